@@ -147,6 +147,13 @@ def _unique(number: int) -> tuple[bytes, Any]:
     return block, orders_in(block)
 
 
+def _batched(number: int) -> tuple[bytes, Any]:
+    from curbstone.core.orders import orders_in
+
+    block = b"x-batch:%d\nx-batch-size:1000\nx-batch-to:done\n" % (number // 1000)
+    return block, orders_in(block)
+
+
 SHAPES: dict[str, tuple[dict[str, object], Callable[[int], tuple[bytes, Any]]]] = {
     "plain": ({}, _plain),
     "keyed": ({}, _keyed),
@@ -156,6 +163,7 @@ SHAPES: dict[str, tuple[dict[str, object], Callable[[int], tuple[bytes, Any]]]] 
     "noisy": ({"key_limit": 0, "fair": True}, _noisy),
     "limited": ({"key_limit": 5}, _keyed),
     "unique": ({}, _unique),
+    "batched": ({}, _batched),
 }
 """By name, the options of the queue, and the block and the orders of each message."""
 WORK = ("publish", "drain", "pipe")

@@ -60,6 +60,11 @@ def any_named(messages: Sequence[Message]) -> bool:
     return any([message.orders is not None and message.orders.named for message in messages])
 
 
+def any_with_facts(messages: Sequence[Message]) -> bool:
+    """Return whether one of these messages asks for a unique name, or is of a batch."""
+    return any([each.orders is not None and (each.orders.named or each.orders.batched) for each in messages])
+
+
 class Delivery:
     """One hand-over of one message to one consumer."""
 

@@ -1,7 +1,7 @@
-"""What a producer asks for with a message: a delay, a time to live, groups, a priority, a name. A plain one has none.
+"""What a producer asks for with a message: a delay, a time to live, groups, a priority, a name, a batch.
 
-A priority and a name are lines of the header block. They count only if the message has them in its orders, too: a dead
-letter keeps the lines, but is a new message, which asks for no name.
+A plain message has none of these. A priority, a name and a batch are lines of the header block. They count only if the
+message has them in its orders, too: a dead letter keeps lines, but is a new message, which is of no batch.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from curbstone.core.batches import BATCH_MARK, HEADERS, has_batch
 from curbstone.core.headers import unescape
 
 PRIORITY = "priority"
@@ -38,16 +39,26 @@ class Orders(NamedTuple):
     """Its priority plus 1; 0 for the default priority."""
     named: bool = False
     """Whether the name in its header block counts."""
+    batched: bool = False
+    """Whether the batch in its header block counts it."""
 
 
 NOTHING = Orders()
 
 
 def orders_of(
-    *, delay_ms: int = 0, ttl_ms: int = 0, groups: tuple[str, ...] = (), level: int = 0, named: bool = False
+    *,
+    delay_ms: int = 0,
+    ttl_ms: int = 0,
+    groups: tuple[str, ...] = (),
+    level: int = 0,
+    named: bool = False,
+    batched: bool = False,
 ) -> Orders | None:
     """Return the orders, or None if they ask for nothing."""
-    return Orders(delay_ms, ttl_ms, groups, level, named) if delay_ms or ttl_ms or groups or level or named else None
+    if not (delay_ms or ttl_ms or groups or level or named or batched):
+        return None
+    return Orders(delay_ms, ttl_ms, groups, level, named, batched)
 
 
 def changed(orders: Orders | None, **changes: Any) -> Orders | None:
@@ -88,17 +99,28 @@ def kept_orders(block: bytes) -> Orders | None:
 
 def orders_in(block: bytes) -> Orders | None:
     """Return the orders that a producer gives in a header block."""
-    return OF_FLAGS[level_in(block) + NAMED * has_name(block)]
+    return OF_FLAGS[level_in(block) + NAMED * has_name(block) + BATCHED * has_batch(block)]
+
+
+def with_flags(orders: Orders | None, flags: int) -> Orders | None:
+    """Return orders with `NAMED` and `BATCHED` as in the flags."""
+    return (
+        OF_FLAGS[flags] if orders is None else changed(orders, named=bool(flags & NAMED), batched=bool(flags & BATCHED))
+    )
 
 
 NAMED = 16
 """Added to a level: the message has a name."""
+BATCHED = 32
+"""Added to a level: the message is of a batch."""
 OF_FLAGS = [
-    orders_of(level=level if level and level == _level_of(level - 1) else 0, named=named)
+    orders_of(level=level if level and level == _level_of(level - 1) else 0, named=named, batched=batched)
+    for batched in (False, True)
     for named in (False, True)
     for level in range(16)
 ]
-"""By level, plus `NAMED`, the orders of a message with nothing else; of a level that does not exist, the default."""
+"""By level, plus `NAMED` and `BATCHED`, the orders of a message with nothing else; a level that does not exist is the
+default."""
 
 
 # --- names
@@ -113,9 +135,10 @@ NAME_BYTES_MAX = 256
 REPLACE_MAX_MS = 10 * 366 * 86_400_000
 UNIQUE_MARK, REPLACE_MARK = b"x-unique:", b"x-replace:"
 """A block without these has no name."""
-MARKS = (PRIORITY_MARK, UNIQUE_MARK, REPLACE_MARK)
+MARKS = (PRIORITY_MARK, UNIQUE_MARK, REPLACE_MARK, BATCH_MARK)
 """A block without these asks for nothing."""
 
+_OF_FACTS = NAMES | HEADERS
 _LF = 10
 _DELIVERED_LINE = b"x-unique-until:delivered\n"
 _MAX_LINE = re.compile(rb"(?:\A|\n)x-replace-max:([0-9]{1,15})\n")
@@ -164,11 +187,11 @@ def asked_name(block: bytes) -> Name:
 
 
 def without_names(block: bytes) -> bytes:
-    """Return a header block without the lines about its name."""
-    if UNIQUE_MARK not in block and REPLACE_MARK not in block:
+    """Return a header block without the lines about its name and its batch."""
+    if UNIQUE_MARK not in block and REPLACE_MARK not in block and BATCH_MARK not in block:
         return block
     lines = block.splitlines(keepends=True)
-    return b"".join([line for line in lines if line.partition(b":")[0].decode("utf-8", "replace") not in NAMES])
+    return b"".join([line for line in lines if line.partition(b":")[0].decode("utf-8", "replace") not in _OF_FACTS])
 
 
 def shown_name(block: bytes) -> tuple[str, str]:

@@ -1,9 +1,10 @@
 """The engine as adapters see it: what they may ask of it, as Protocols.
 
 An adapter uses these Protocols, the values that go through them (`core.values`, `core.positions`, `core.frames`,
-`core.message`, `core.names`, `core.options`, `core.headers`, `core.stats`, `core.traffic`, `core.errors`) and the
-`Host` it runs on. It uses nothing else of `core`; tests/repo/test_tidy.py enforces that. `core.engine` is the
-local engine and `rabbit.engine` another one; `tracing.engine` wraps either, behind the same Protocols.
+`core.message`, `core.batches`, `core.names`, `core.options`, `core.headers`, `core.stats`, `core.traffic`,
+`core.errors`) and the `Host` it runs on. It uses nothing else of `core`; tests/repo/test_tidy.py enforces that.
+`core.engine` is the local engine and `rabbit.engine` another one; `tracing.engine` wraps either, behind the same
+Protocols.
 
 These rules hold for all calls. A call is made on the host's thread and never blocks. If it takes time, it ends with a
 call of `on_done` in a later turn: once, unless the method says otherwise. An error there means that nothing happened.
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from curbstone.core.batches import OpenBatch
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName
@@ -246,6 +248,12 @@ class Queue(Protocol):
 
         It is empty on a cluster, too.
         """
+
+    def batches(self) -> list[OpenBatch]:
+        """Return the batches of messages that have not ended; see `core.batches`. There are none on a cluster."""
+
+    def drop_batch(self, batch: str, on_done: WasThere) -> None:
+        """Forget a batch, but not its messages. `on_done` gets whether there was one that had not ended."""
 
     def space(self) -> Space:
         """Return how much the queue still takes."""

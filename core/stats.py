@@ -39,6 +39,10 @@ class Stats:
     """Messages that were left out because another one had their unique name."""
     replaced: int = 0
     """Messages that later ones of their name replaced while they waited."""
+    batches_ended: int = 0
+    """Batches whose reports were sent."""
+    batches_abandoned: int = 0
+    """Batches that were dropped, because they lacked messages for a week."""
     refused: int = 0
     """Messages that were refused because there was no room for them."""
     commits: int = 0

@@ -92,6 +92,8 @@ class Capability(Enum):
     """Settling a message by its id although it is not in flight."""
     FIGURES = "figures"
     """`Counts` says how many messages are delayed, and how many bytes a queue takes."""
+    BATCHES = "batches"
+    """Batches of messages: `core.batches`."""
     CAP = "cap"
     """No queue ever takes more than its cap, and the cap can be changed."""
 

@@ -116,7 +116,7 @@ class Gateway:
                 await answer_preflight(scope, send)
                 return
             if has_wrong_slash(scope["path"]):
-                raise Problem(400, "only the name of an event can contain a slash, as %2F")
+                raise Problem(400, "only the name of an event or the id of a batch can contain a slash, as %2F")
             await self._logins.admit(scope)
             found = self._found.find(scope)
             if found is None:

@@ -28,6 +28,7 @@ from curbstone.gateway.resources.metrics.figures import Figures, Process
 from curbstone.gateway.resources.metrics.metrics import Metrics
 from curbstone.gateway.resources.metrics.stats import Statistics
 from curbstone.gateway.resources.queues.admin import Admin
+from curbstone.gateway.resources.queues.batches import Batches
 from curbstone.gateway.resources.queues.explain import Explain
 from curbstone.gateway.resources.queues.keys import Keys
 from curbstone.gateway.resources.queues.queues import Queues
@@ -66,7 +67,7 @@ def queue_routes(
     messages = Messages(settings, origins, polls, streams, leases, traffic.http)
     one = OneMessage()
     requests = Requests(settings, polls, traffic.http)
-    batch = Batch(settings, traffic.http)
+    batch, batches = Batch(settings, traffic.http), Batches()
     admin = Admin(settings)
     groups = ReadingGroups(settings)
     many = ReadingMany(settings, polls)
@@ -91,6 +92,8 @@ def queue_routes(
         Route("/v2/replies/{id}", Resource(POST=requests.answer)),
         Route(QUEUE + "/explain", Resource(GET=Explain().get)),
         Route(QUEUE + "/keys", Resource(GET=Keys().get)),
+        Route(QUEUE + "/batches", Resource(GET=batches.list)),
+        Route(QUEUE + "/batches/{batch}", Resource(GET=batches.get, DELETE=batches.delete)),
         Route(QUEUE + "/search", Resource(GET=Search().get)),
         Route(QUEUE + "/pause", Resource(POST=admin.pause)),
         Route(QUEUE + "/resume", Resource(POST=admin.resume)),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
+from curbstone.core import batches
 from curbstone.core import headers as blocks
 from curbstone.core.errors import BadRequest
 from curbstone.core.filters import filter_of
 from curbstone.core.names import group_name
-from curbstone.core.orders import NAMES, PRIORITY, check_names, parse_priority
+from curbstone.core.orders import BATCHED, NAMED, NAMES, PRIORITY, check_names, parse_priority
 from curbstone.stomp.codec import Head
 from curbstone.stomp.errors import ProtocolError
 
@@ -18,6 +19,7 @@ DURATION_MS_MAX = 10 * 366 * 86_400_000
 TTL = ("expiration", "x-message-ttl", "expires")
 """The headers for a message's time to live: in ms (RabbitMQ's two names), or as a point in time (ActiveMQ)."""
 
+_WITH_FLAGS = NAMES | batches.HEADERS
 _DIGITS = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
@@ -64,16 +66,27 @@ def priority(head: Head) -> int:
         raise ProtocolError(f"bad {PRIORITY}: {error}", head.lines[PRIORITY]) from None
 
 
-def is_named(head: Head) -> bool:
-    """Return whether a SEND asks for a name; raise ProtocolError for one that no message can have."""
-    if NAMES.isdisjoint(head.headers):
-        return False
-    try:
-        check_names(head.headers)
-    except ValueError as error:
-        line = next(head.lines[name] for name in NAMES if name in head.lines)
-        raise ProtocolError(f"bad name: {error}", line) from None
-    return True
+def flags(head: Head) -> int:
+    """Return `NAMED` if a SEND asks for a name, plus `BATCHED` if it is of a batch.
+
+    Raise ProtocolError for a name or a batch that no message can have.
+    """
+    found = 0
+    if _WITH_FLAGS.isdisjoint(head.headers):
+        return found
+    for names, check, flag, what in (
+        (NAMES, check_names, NAMED, "name"),
+        (batches.HEADERS, batches.check_batch, BATCHED, "batch"),
+    ):
+        if names.isdisjoint(head.headers):
+            continue
+        try:
+            check(head.headers)
+        except (ValueError, BadRequest) as error:
+            line = next(head.lines[name] for name in names if name in head.lines)
+            raise ProtocolError(f"bad {what}: {error}", line) from None
+        found |= flag
+    return found
 
 
 def ordering_key(head: Head, name: str, alias: str) -> bytes:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from curbstone.access.rights import Right
+from curbstone.core import batches
 from curbstone.core import headers as blocks
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.masks import is_mask
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, reply_address
-from curbstone.core.orders import NAMED, NAMES, OF_FLAGS, PRIORITY, Orders, changed, orders_of
+from curbstone.core.orders import NAMES, PRIORITY, Orders, orders_of, with_flags
 from curbstone.core.values import Numbered
 from curbstone.stomp import arguments, extensions, frames, header_values, producer_sequence, temp_queues
 from curbstone.stomp.codec import V10, Head
@@ -59,6 +60,7 @@ _ORDERS = (
             KEY,
             PRIORITY,
             *NAMES,
+            *batches.HEADERS,
             *header_values.TTL,
             producer_sequence.PRODUCER,
             *ORDERING_KEYS,
@@ -69,8 +71,9 @@ _ORDERS = (
 )
 """Headers of a SEND that say what to do with the message, or that are refused. Most SENDs have none of them."""
 
-_ONCE = ("x-next-t", "expires", KEY)
-"""Headers whose value differs in each frame: a point in time, or a key. The plan of such a head is not kept."""
+_ONCE = ("x-next-t", "expires", KEY, batches.BATCH_TO)
+"""Headers whose value differs in each frame: a point in time, a key, or a queue for which a right is needed. The plan
+of such a head is not kept."""
 
 _DEAD_PREFIX = "x-dead-"
 _DESTINATIONS_MAX = 2048
@@ -115,8 +118,8 @@ class Publisher:
         common = head.common
         if common is None:
             plan, is_lasting = self._plan(head)
-            if header_values.is_named(head):
-                plan.orders = changed(plan.orders, named=True)
+            if flags := header_values.flags(head):
+                plan.orders = with_flags(plan.orders, flags)
             return plan, is_lasting
         if common.plan is None:
             plan, is_lasting = self._plan(common)
@@ -126,8 +129,8 @@ class Publisher:
             plan = common.plan
         block = plan.block + head.varied + header_values.ordering_key(head, *ORDERING_KEYS)
         orders = plan.orders
-        if header_values.is_named(head):
-            orders = changed(orders, named=True) if orders is not None else OF_FLAGS[NAMED]
+        if flags := header_values.flags(head):
+            orders = with_flags(orders, flags)
         own = SendPlan(plan.target, block, orders, plan.transaction, plan.key)
         own.numbers = plan.numbers
         return own, common.plan is not None
@@ -180,17 +183,26 @@ class Publisher:
     def add(self, plan: SendPlan, receipt: bytes | None, body: bytes) -> None:
         """Collect one message. `Session._carry_out` has an inlined copy for the most frequent case."""
         target = plan.target
+        message = plan.message(body)
+        if message.orders is not None and message.orders.batched:
+            try:
+                self._connection.access.check_batches(target.name, [message])
+            except CurbstoneError as error:
+                self.flush()
+                self._connection.refuse(error, [receipt])
+                return
         if not target.messages:
             self.opened.append(target)
         if plan.numbers is not None:
             target.numbers[len(target.messages)] = plan.numbers
-        target.messages.append(plan.message(body))
+        target.messages.append(message)
         target.receipts.append(receipt)
 
     def publish_once(self, plan: SendPlan, receipt: bytes | None, body: bytes) -> None:
         """Publish a message with an idempotency key, by itself. The caller has flushed what was collected before."""
         message = plan.message(body)
         try:
+            self._connection.access.check_batches(plan.target.name, [message])
             _Run(self._connection, plan.target, [message], [receipt], plan.key)
         except CurbstoneError as error:
             self._connection.refuse(error, [receipt])

@@ -285,13 +285,30 @@ def send_headers(
     unique_until: str | None = None,
     replace: str | None = None,
     replace_max: float | None = None,
+    batch: str | None = None,
+    batch_size: int | None = None,
+    batch_to: str | None = None,
 ) -> tuple[dict[str, str], bytes]:
     """Return the headers and the body of a SEND outside of a `Series`: in a transaction, a request or an answer."""
     data, kind = content.encode(body)
     named = {"destination": destination, "content-length": str(len(data))}
     if (type or kind) is not None:
         named["content-type"] = str(type or kind)
-    options = content.named(headers, delay, ttl, key, None, priority, unique, unique_until, replace, replace_max)
+    options = content.named(
+        headers,
+        delay,
+        ttl,
+        key,
+        None,
+        priority,
+        unique,
+        unique_until,
+        replace,
+        replace_max,
+        batch,
+        batch_size,
+        batch_to,
+    )
     return named | options, data
 
 

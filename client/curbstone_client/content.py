@@ -31,6 +31,8 @@ UNIQUE, UNIQUE_UNTIL = "x-unique", "x-unique-until"
 REPLACE, REPLACE_MAX = "x-replace", "x-replace-max"
 """The headers with the name of a message that replaces the one with this name that waits."""
 _UNTIL = ("settled", "delivered")
+BATCH, BATCH_SIZE, BATCH_TO = "x-batch", "x-batch-size", "x-batch-to"
+"""The headers with the batch of a message, how many messages it has, and the queue for its report."""
 
 IDEMPOTENCY_KEY = "idempotency-key"
 """The header with the idempotency key: a message that is published again under the same key is stored once."""
@@ -74,6 +76,9 @@ def named(
     unique_until: str | None = None,
     replace: str | None = None,
     replace_max: float | None = None,
+    batch: str | None = None,
+    batch_size: int | None = None,
+    batch_to: str | None = None,
 ) -> dict[str, str]:
     """Return the headers of a SEND for these options; durations are in seconds.
 
@@ -100,6 +105,12 @@ def named(
         found[REPLACE] = replace
     if replace_max is not None:
         found[REPLACE_MAX] = str(milliseconds(replace_max, "replace_max"))
+    if batch is not None:
+        found[BATCH] = batch
+    if batch_size is not None:
+        found[BATCH_SIZE] = str(int(batch_size))
+    if batch_to is not None:
+        found[BATCH_TO] = batch_to
     if idempotency_key is not None:
         if not _IDEMPOTENCY_KEY.fullmatch(idempotency_key):
             raise ValueError(f"idempotency_key must be 1 to 255 visible ASCII characters, not {idempotency_key[:80]!r}")
@@ -123,9 +134,26 @@ def lines(
     unique_until: str | None = None,
     replace: str | None = None,
     replace_max: float | None = None,
+    batch: str | None = None,
+    batch_size: int | None = None,
+    batch_to: str | None = None,
 ) -> str:
     """Return the header lines of a SEND for these options, each with a LF in front. Raise what `named` raises."""
-    options = (headers, delay, ttl, key, idempotency_key, priority, unique, unique_until, replace, replace_max)
+    options = (
+        headers,
+        delay,
+        ttl,
+        key,
+        idempotency_key,
+        priority,
+        unique,
+        unique_until,
+        replace,
+        replace_max,
+        batch,
+        batch_size,
+        batch_to,
+    )
     found = named(*options)
     if type is not None:
         found["content-type"] = type

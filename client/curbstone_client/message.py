@@ -6,7 +6,19 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic
 
-from curbstone_client.content import KEY, PREFIX, PRIORITY, PRIORITY_DEFAULT, REPLACE, REPLACE_MAX, UNIQUE, UNIQUE_UNTIL
+from curbstone_client.content import (
+    BATCH,
+    BATCH_SIZE,
+    BATCH_TO,
+    KEY,
+    PREFIX,
+    PRIORITY,
+    PRIORITY_DEFAULT,
+    REPLACE,
+    REPLACE_MAX,
+    UNIQUE,
+    UNIQUE_UNTIL,
+)
 from curbstone_client.errors import ClientError, Stale, end_of
 from curbstone_client.outcome import S
 from curbstone_client.wire import Delivery, parse_head
@@ -17,6 +29,7 @@ if TYPE_CHECKING:
 _SERVERS = frozenset(
     ["subscription", "message-id", "destination", "ack", "content-length", "content-type", "timestamp"]
     + ["redelivered", "x-tries", "x-mature", KEY, PRIORITY, UNIQUE, UNIQUE_UNTIL, REPLACE, REPLACE_MAX]
+    + [BATCH, BATCH_SIZE, BATCH_TO]
 )
 _ACK = b"\nack:"
 
@@ -94,6 +107,11 @@ class BaseMessage(Generic[S]):
     def replace(self) -> str:
         """The name of the messages of which the last one replaces those that wait; empty if there is none."""
         return self.raw_headers.get(REPLACE, "")
+
+    @property
+    def batch(self) -> str:
+        """The id of the batch; empty if the message is of none. The report of a batch has it, too."""
+        return self.raw_headers.get(BATCH, "")
 
     @property
     def destination(self) -> str:

@@ -49,6 +49,9 @@ class Target(ABC, Generic[Sent, Published]):
         unique_until: str | None = None,
         replace: str | None = None,
         replace_max: float | None = None,
+        batch: str | None = None,
+        batch_size: int | None = None,
+        batch_to: str | None = None,
         idempotency_key: str | None = None,
         seq: int | None = None,
     ) -> Sent:
@@ -60,15 +63,17 @@ class Target(ABC, Generic[Sent, Published]):
         higher one are delivered first. While a message with the name `unique` waits in the queue, no other one with it
         is stored; with `unique_until="delivered"` that ends at its first delivery, otherwise when it is settled. A
         message with the name `replace` takes the place of the one with it that waits, unless that and those it has
-        replaced have waited for `replace_max` seconds. A message that is published again under the same
-        `idempotency_key`, within the queue's `idempotency_window`, is stored once; with other content it is refused
-        with status 422. `seq` is the
-        message's number; a client with a `producer` gives one to each message for a queue, in ascending order, unless
-        the message has an `idempotency_key`.
+        replaced have waited for `replace_max` seconds. When as many messages of the `batch` are stored as its
+        `batch_size` says, and all of them are settled, the queue `batch_to` gets a report; one message has to name
+        these two. A message that is published again under the same `idempotency_key`, within the queue's
+        `idempotency_window`, is stored once; with other content it is refused with status 422. `seq` is the message's
+        number; a client with a `producer` gives one to each message for a queue, in ascending order, unless the message
+        has an `idempotency_key`.
         """
         is_keyed = idempotency_key is not None
-        is_plain = not (type or headers or delay or is_keyed or unique_until or replace_max)
+        is_plain = not (type or headers or delay or is_keyed or unique_until or replace_max or batch_size or batch_to)
         is_plain = is_plain and ttl is None and key is None and priority is None and unique is None and replace is None
+        is_plain = is_plain and batch is None
         options = (
             type,
             headers,
@@ -81,6 +86,9 @@ class Target(ABC, Generic[Sent, Published]):
             unique_until,
             replace,
             replace_max,
+            batch,
+            batch_size,
+            batch_to,
         )
         more = "" if is_plain else content.lines(*options)
         sent: Sent = self.client.send(self.destination, body, more, type, seq, is_keyed)
@@ -100,6 +108,9 @@ class Target(ABC, Generic[Sent, Published]):
         unique_until: str | None = None,
         replace: str | None = None,
         replace_max: float | None = None,
+        batch: str | None = None,
+        batch_size: int | None = None,
+        batch_to: str | None = None,
         idempotency_key: str | None = None,
         seq: int | None = None,
         timeout: float | None = None,
@@ -121,6 +132,9 @@ class Target(ABC, Generic[Sent, Published]):
             unique_until=unique_until,
             replace=replace,
             replace_max=replace_max,
+            batch=batch,
+            batch_size=batch_size,
+            batch_to=batch_to,
             idempotency_key=idempotency_key,
             seq=seq,
         )
@@ -239,9 +253,26 @@ class BaseTransaction:
         unique_until: str | None = None,
         replace: str | None = None,
         replace_max: float | None = None,
+        batch: str | None = None,
+        batch_size: int | None = None,
+        batch_to: str | None = None,
     ) -> None:
         """Add a message to the transaction; it is sent with the commit. The options are those of `Queue.send`."""
-        options = (type, headers, delay, ttl, key, priority, unique, unique_until, replace, replace_max)
+        options = (
+            type,
+            headers,
+            delay,
+            ttl,
+            key,
+            priority,
+            unique,
+            unique_until,
+            replace,
+            replace_max,
+            batch,
+            batch_size,
+            batch_to,
+        )
         self.sends.append(send_headers(self._client.destination(queue), body, *options))
 
     def _give_back(self, error: BaseException) -> None:

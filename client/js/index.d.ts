@@ -31,6 +31,12 @@ export interface PublishOptions {
   replace?: string;
   /** For how many seconds that one and those it has replaced may have waited: after that it stays. */
   replaceMax?: number;
+  /** The id of a batch: when all of its messages are settled, the queue `batchTo` gets a report. */
+  batch?: string;
+  /** How many messages the batch has; at least one of them must say. */
+  batchSize?: number;
+  /** The queue for the report, in the same project; at least one message of the batch must say. */
+  batchTo?: string;
   /**
    * A message that is published again under the same key, within the queue's `idempotency_window`, is stored once and has the
    * same id; with other content it is refused with status 422. 1 to 255 visible ASCII characters; not for events.
@@ -85,6 +91,8 @@ export class Message {
   readonly unique: string;
   /** The name of the messages of which the last one replaces those that wait; empty if there is none. */
   readonly replace: string;
+  /** The id of its batch; empty if it is of none. The report of a batch has it, too. */
+  readonly batch: string;
   readonly timestamp: Date;
   readonly headers: Record<string, string>;
   readonly text: string;

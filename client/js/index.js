@@ -25,6 +25,7 @@ const PASSED = new Set(["correlation-id", "reply-to", "traceparent", "tracestate
 const SERVERS = new Set([
   ...["subscription", "message-id", "destination", "ack", "content-length", "content-type", "timestamp"],
   ...["redelivered", "x-tries", "x-mature", "x-key", "priority", "x-unique", "x-unique-until", "x-replace", "x-replace-max"],
+  ...["x-batch", "x-batch-size", "x-batch-to"],
 ]);
 
 /** A message as it was delivered. */
@@ -40,6 +41,7 @@ export class Message {
     this.key = headers["x-key"] ?? "";
     this.unique = headers["x-unique"] ?? "";
     this.replace = headers["x-replace"] ?? "";
+    this.batch = headers["x-batch"] ?? "";
     this.priority = Math.min(/^\d+$/.test(headers.priority) ? Number(headers.priority) : 4, 9);
     this.timestamp = new Date(Number(headers.timestamp ?? 0));
   }
@@ -171,7 +173,8 @@ export class Client {
     return `/${kind}/${parts.join("/")}`;
   }
 
-  #send(destination, body, { headers = {}, type, delay, ttl, key, priority, unique, uniqueUntil, replace, replaceMax, idempotencyKey }) {
+  #send(destination, body, { headers = {}, type, delay, ttl, key, priority, idempotencyKey, ...more }) {
+    const { unique, uniqueUntil, replace, replaceMax, batch, batchSize, batchTo } = more;
     const [bytes, kind] = encoded(body);
     const named = { "content-length": bytes.length };
     if (type ?? kind) named["content-type"] = type ?? kind;
@@ -182,6 +185,9 @@ export class Client {
     if (uniqueUntil !== undefined) named["x-unique-until"] = uniqueUntil;
     if (replace !== undefined) named["x-replace"] = replace;
     if (replaceMax !== undefined) named["x-replace-max"] = Math.round(replaceMax * 1000);
+    if (batch !== undefined) named["x-batch"] = batch;
+    if (batchSize !== undefined) named["x-batch-size"] = batchSize;
+    if (batchTo !== undefined) named["x-batch-to"] = batchTo;
     if (idempotencyKey !== undefined) named[KEY] = checkedKey(destination, idempotencyKey);
     if (ttl !== undefined) named.expiration = Math.round(ttl * 1000);
     for (const [name, value] of Object.entries(headers)) {

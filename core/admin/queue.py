@@ -26,7 +26,7 @@ from curbstone.core.values import UNNAMED, Done, KeyList, May, Moved, Peeked, Un
 class LocalQueue(Queue):
     """What the engine's own tests do not need of a queue. Implements `core.port.Queue`."""
 
-    __slots__ = ("_erase_refusal", "_erasing", "_find", "_mover", "_undo", "reading")
+    __slots__ = ("_erase_refusal", "_erasing", "_find", "_undo", "reading")
 
     def __init__(
         self,
@@ -44,7 +44,6 @@ class LocalQueue(Queue):
         `find` returns a queue of the same engine, or raises NoSuchQueue.
         """
         super().__init__(shared, meta, log, mover_of, schedule, delete)
-        self._mover = mover_of(self)
         self._find = find
         self._erasing = erasing
         self._erase_refusal = shared.syncer.erase_refusal

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from curbstone.core.admin.queue import LocalQueue
+from curbstone.core.batches import NOT_TO_EVENTS
 from curbstone.core.disk import OF_ONE_FILE, Disk
 from curbstone.core.engine.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX, Directories
 from curbstone.core.engine.disk_alarms import AlarmingHost
@@ -462,7 +463,9 @@ class Broker:
     ) -> None:
         """See `core.port.Broker.publish_event`. `core.events.events.LeaveOut` says which refusals are no errors."""
         targets = self.bound(event, project)
-        if not targets or not messages:
+        if any([message.orders is not None and message.orders.batched for message in messages]):
+            self.host.call_soon(partial(on_done, BadRequest(NOT_TO_EVENTS), 0, len(messages)))
+        elif not targets or not messages:
             self.host.call_soon(partial(on_done, None, 0, len(messages)))
         else:
             self._fanouts.begin(Fanout(self.host, targets, messages, self.leave_out, on_done))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from curbstone.core.engine.delivery.limits import Limits
 from curbstone.core.engine.facts.facts import Facts
+from curbstone.core.engine.facts.tallies import Tallies
 from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.state import QueueState
@@ -17,7 +18,7 @@ from curbstone.core.engine.write_queue import WriteQueue
 class Parts:
     """`engine.queue` makes one for each queue. Folders above `engine/index/` take it; those below it are its fields."""
 
-    __slots__ = ("facts", "index", "limits", "log", "state", "wakeups", "write_queue")
+    __slots__ = ("facts", "index", "limits", "log", "state", "tallies", "wakeups", "write_queue")
 
     def __init__(
         self, state: QueueState, wakeups: Wakeups, log: Log, index: Index, facts: Facts, write_queue: WriteQueue
@@ -29,3 +30,11 @@ class Parts:
         self.facts = facts
         self.write_queue = write_queue
         self.limits = Limits(state, wakeups)
+        self.tallies: Tallies | None = None
+        """The batches of messages; None as long as there never were any."""
+
+    def count_batches(self) -> Tallies:
+        """Return the tallies, which the queue has from now on."""
+        if self.tallies is None:
+            self.tallies = Tallies(self.state, self.facts)
+        return self.tallies

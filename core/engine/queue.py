@@ -11,12 +11,14 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from curbstone.core.batches import OpenBatch, batch_key
 from curbstone.core.engine.commit.meta_writer import MetaWriter
-from curbstone.core.engine.commit.names import names_bytes
+from curbstone.core.engine.commit.names import facts_bytes
 from curbstone.core.engine.commit.writer import Writer
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.delivery.auto_delete import AutoDelete
+from curbstone.core.engine.delivery.batch_reports import BatchReports
 from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.engine.delivery.dead_letters import DeadLetters, Mover
 from curbstone.core.engine.delivery.dispatch import Dispatcher
@@ -37,9 +39,9 @@ from curbstone.core.engine.shared import Shared
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.turns import Turn, Wakeups
 from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Hold, Popped, Publish, WriteQueue
-from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, Unavailable
+from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, MessageTooLarge, Unavailable
 from curbstone.core.holders import holders
-from curbstone.core.message import Delivery, Message, any_named
+from curbstone.core.message import Delivery, Message, any_with_facts
 from curbstone.core.options import QueueOptions
 from curbstone.core.stats import Stats
 from curbstone.core.values import (
@@ -55,6 +57,7 @@ from curbstone.core.values import (
     Numbered,
     Published,
     Stale,
+    WasThere,
     Who,
 )
 
@@ -68,10 +71,10 @@ class Queue:
     """See the module's docstring. `core.engine.broker` makes all queues and holds them."""
 
     __slots__ = (
-        "_auto_delete", "_delete", "_is_resting", "_timers", "_when_idle", "acks", "cleaner", "damaged", "dispatcher",
-        "facts", "give_back", "host", "index", "lease", "leases", "log", "message_id", "meta_writer", "name", "parts",
-        "pops", "refusal", "requeue", "settle_by_id", "settle_leases", "space", "state", "stats", "uid", "wakeups",
-        "watch", "write_queue", "writer",
+        "_auto_delete", "_delete", "_is_resting", "_mover", "_timers", "_when_idle", "acks", "batch_reports", "cleaner",
+        "damaged", "dispatcher", "facts", "give_back", "host", "index", "lease", "leases", "log", "message_id",
+        "meta_writer", "name", "parts", "pops", "refusal", "requeue", "settle_by_id", "settle_leases", "space", "state",
+        "stats", "uid", "wakeups", "watch", "write_queue", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -110,7 +113,8 @@ class Queue:
         self.cleaner = Cleaner(parts)
         self.acks = Acks(parts)
         self.settle_by_id = self.acks.settle_by_id
-        dead_letters = DeadLetters(parts, self.acks, mover_of(self))
+        self._mover = mover_of(self)
+        dead_letters = DeadLetters(parts, self.acks, self._mover)
         self.requeue = Requeue(parts, self.acks, dead_letters)
         self.dispatcher = Dispatcher(parts, self.acks, self.requeue, dead_letters)
         self.leases = Leases(self.dispatcher)
@@ -119,7 +123,9 @@ class Queue:
         self.give_back = self.leases.give_back
         self.pops = Pops(self.dispatcher)
         self._timers = Timers(parts, dead_letters, self.leases)
-        self.writer = Writer(parts, self.cleaner, self.dispatcher, self.pops, self.turn)
+        self.batch_reports: BatchReports | None = None
+        """None before the first batch of messages is complete."""
+        self.writer = Writer(parts, self.cleaner, self.dispatcher, self.pops, self._end_batches, self.turn)
         self.space = self.writer.space
         self._delete = delete
         self._auto_delete: AutoDelete | None = None
@@ -279,6 +285,31 @@ class Queue:
     def by_priority(self, group: str = UNNAMED) -> dict[int, int]:
         return self.index.by_priority(group)
 
+    # --- batches of messages
+
+    def batches(self) -> list[OpenBatch]:
+        tallies, reports = self.parts.tallies, self.batch_reports
+        refused = reports.refused if reports is not None else {}
+        return [OpenBatch(tally, refused.get(key, "")) for key, tally in tallies.open.items()] if tallies else []
+
+    def drop_batch(self, batch: str, on_done: WasThere) -> None:
+        tallies, key, refusal = self.parts.tallies, batch_key(batch), self.state.refusal()
+        is_there = tallies is not None and key in tallies.open
+        if refusal is None and tallies is not None and key in tallies.reporting:
+            refusal = Conflict(f"batch {batch} has ended: its report is on its way")
+        if refusal is not None or tallies is None or not is_there:
+            self.host.call_soon(partial(on_done, refusal, False))
+            return
+        tallies.drop(key)
+        self.write_queue.must_write = True
+        self.write_queue.when_committed(lambda error: on_done(error, error is None))
+
+    def _end_batches(self, keys: list[bytes]) -> None:
+        """Send the reports of batches that are complete."""
+        if self.batch_reports is None:
+            self.batch_reports = BatchReports(self.parts, self._mover)
+        self.batch_reports.send(keys)
+
     # --- turns
 
     def turn(self) -> None:
@@ -314,6 +345,8 @@ class Queue:
         """Begin to serve the queue: its directory exists, and its log has been read."""
         self.state.committed_end = self.state.next_seq
         self.meta_writer.opened()
+        if self.parts.tallies is not None:  # not before transactions are recovered that end some
+            self.host.call_soon(partial(self._end_batches, self.parts.tallies.complete))
         if not (self._is_idle() and self.wakeups.is_empty) or self.log.bytes > IDLE_BYTES_MAX:
             self.wakeups.schedule()
 
@@ -400,7 +433,7 @@ def _publish_atomically(
     cap = parts.state.options.cap
     tries = RELEASE_BYTES * sum(map(parts.index.entitled_count, messages))
     size = sum(map(entry_bytes, messages)) + EXPIRY_BYTES * len(messages) + BATCH_BYTES + tries
-    size += names_bytes(parts, messages)
+    size += facts_bytes(parts, messages)
     publish = AtomicWrite(messages, on_done, size)
     publish.numbered = numbered
     publish.key = key
@@ -424,7 +457,7 @@ def _publish_each(
     most = parts.state.options.max_message_size
     size = 0
     are_plain = True
-    has_levels = has_names = False
+    has_levels = has_facts = False
     for message in messages:
         body_bytes = len(message.body)
         if body_bytes > most:
@@ -434,14 +467,14 @@ def _publish_each(
         orders = message.orders
         if orders is not None:
             has_levels = True
-            if orders.delay_ms or orders.ttl_ms or orders.groups or orders.named:
+            if orders.delay_ms or orders.ttl_ms or orders.groups or orders.named or orders.batched:
                 are_plain = False
-                has_names |= orders.named
+                has_facts = has_facts or orders.named or orders.batched
         if message.expires_ms:
             are_plain = False
     size = size if are_plain else 0
     parts.write_queue.publish(
-        Publish(messages, on_done, numbered, hold, early, size, has_levels=has_levels, has_names=has_names)
+        Publish(messages, on_done, numbered, hold, early, size, has_levels=has_levels, has_facts=has_facts)
     )
 
 
@@ -461,7 +494,7 @@ def _put(
     parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None, hold: Hold | None
 ) -> None:
     if messages:
-        parts.write_queue.publish(Publish(messages, on_done, numbered, hold, has_names=any_named(messages)))
+        parts.write_queue.publish(Publish(messages, on_done, numbered, hold, has_facts=any_with_facts(messages)))
 
 
 def _refuse(parts: Parts, messages: list[Message], on_done: Published, refusal: CurbstoneError) -> None:

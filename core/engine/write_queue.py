@@ -14,7 +14,7 @@ from typing import NamedTuple
 from curbstone.core.engine.log.format import Reason, TriesRecord
 from curbstone.core.engine.turns import Wakeups
 from curbstone.core.errors import CurbstoneError
-from curbstone.core.message import Delivery, Message, any_named
+from curbstone.core.message import Delivery, Message, any_with_facts
 from curbstone.core.values import Done, EarlyAnswer, IdempotencyKey, Numbered, Published
 
 SETTLE_BYTES = 96
@@ -97,7 +97,7 @@ class Publish:
     """Messages that wait to be written, independently of each other: a batch takes all or some of them."""
 
     __slots__ = (
-        "bytes", "early", "has_levels", "has_names", "hold", "inspection", "messages", "next", "numbered", "on_done",
+        "bytes", "early", "has_facts", "has_levels", "hold", "inspection", "messages", "next", "numbered", "on_done",
         "refusal",
     )  # fmt: skip
 
@@ -111,7 +111,7 @@ class Publish:
         size: int = 0,
         *,
         has_levels: bool = False,
-        has_names: bool = False,
+        has_facts: bool = False,
     ) -> None:
         self.messages = messages
         self.early = early
@@ -120,8 +120,8 @@ class Publish:
         not looked at, or if some are not plain."""
         self.has_levels = has_levels
         """Whether some of these plain messages have a level."""
-        self.has_names = has_names
-        """Whether some of the messages ask for unique names."""
+        self.has_facts = has_facts
+        """Whether some of the messages ask for unique names, or are of batches."""
         self.hold = hold
         """If set, it is not written before this has ended, and all behind it wait."""
         self.on_done = on_done
@@ -147,12 +147,12 @@ class AtomicWrite(Publish):
     """Messages, settles and releases that go into one batch, all or nothing, such as a part of a transaction."""
 
     __slots__ = (
-        "atomic_bytes", "has_room", "key", "mark", "on_room", "records", "released", "releases", "reserved", "settles",
-        "tx",
+        "atomic_bytes", "batch", "has_room", "key", "mark", "on_room", "records", "released", "releases", "reserved",
+        "settles", "tx",
     )  # fmt: skip
 
     def __init__(self, messages: list[Message], on_done: Published, atomic_bytes: int) -> None:
-        super().__init__(messages, on_done, has_names=any_named(messages))
+        super().__init__(messages, on_done, has_facts=any_with_facts(messages))
         self.atomic_bytes = atomic_bytes
         """The most bytes that the batch takes, with records of the messages' tries that may be written later."""
         self.settles: list[Settle] = []
@@ -161,6 +161,8 @@ class AtomicWrite(Publish):
         self.releases: list[Release] = []
         self.released: list[TriesRecord] = []
         """Releases that have already taken effect in memory. They must go into the same batch, too."""
+        self.batch = b""
+        """The key of a batch of messages (see `core.batches`) that ends with this write; empty if there is none."""
         self.tx = 0
         """Its number in the broker's journal, or 0. With a number it is promised, or may be, and is never refused."""
         self.reserved = 0

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from curbstone.core.disk import File
-from curbstone.core.engine.commit.names import names_bytes
+from curbstone.core.engine.commit.names import facts_bytes
 from curbstone.core.engine.facts.kinds import KINDS
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, Note, entry_bytes
 from curbstone.core.engine.log.room import release_bytes
@@ -312,7 +312,7 @@ class Application:
 
     def _publish(self, target: Target, queue: Queue, messages: list[Message], size: int) -> None:
         target.handed += len(messages)
-        whole = size + _EXTRAS_BYTES * len(messages) + BATCH_BYTES + _FACT_BYTES + names_bytes(queue.parts, messages)
+        whole = size + _EXTRAS_BYTES * len(messages) + BATCH_BYTES + _FACT_BYTES + facts_bytes(queue.parts, messages)
         publish = AtomicWrite(messages, partial(self._written, target, size), whole)
         publish.mark = StagedMark(self.marker.number, target.handed)
         publish.reserved = target.reserved_for(messages, size)

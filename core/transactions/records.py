@@ -5,7 +5,8 @@ Numbers are little-endian. ::
 
     record   crc, length of the parts, number of the transaction, count of parts; then the parts
     part     uid of the queue, count and length of its messages, count of the timed ones, length of releases and
-             settles; then the entries, delay and time to live of the timed messages, releases, settles
+             settles; then the entries, delay and time to live of the timed messages, releases, settles, among which
+             a list of no messages says that a batch of messages has ended
 
 A record's crc covers everything after the crc itself. Numbers rise from record to record, so a lower number shows that
 a record was left behind by an earlier use of the file. Unlike the records of a redo file these are *logical*: the
@@ -19,13 +20,16 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
+from curbstone.core.engine.facts.tallies import SETTLED_NOTE_BYTES
 from curbstone.core.engine.log.format import (
     BATCH_BYTES,
     Settled,
     TriesRecord,
+    decode_ended,
     decode_entries,
     decode_settled,
     decode_tries,
+    encode_ended,
     encode_entries,
     encode_settled,
     encode_tries,
@@ -49,6 +53,8 @@ class Recorded(NamedTuple):
     messages: list[Message]
     settled: list[Settled]
     released: list[TriesRecord]
+    batch: bytes
+    """The key of a batch that ends in its queue; empty if there is none."""
     data: bytes
     """The part as it was encoded."""
 
@@ -56,10 +62,13 @@ class Recorded(NamedTuple):
     def log_bytes(self) -> int:
         """About how many bytes it takes in its queue's log, rather too many than too few."""
         records = len(self.messages) + len(self.settled) + len(self.released)
-        return BATCH_BYTES + sum(map(entry_bytes, self.messages)) + 64 * records
+        settled = sum([each.span for each in self.settled])
+        return BATCH_BYTES + sum(map(entry_bytes, self.messages)) + 64 * records + SETTLED_NOTE_BYTES * settled
 
 
-def encode_part(uid: int, messages: list[Message], settles: Sequence[Settle], releases: Sequence[Release]) -> bytes:
+def encode_part(
+    uid: int, messages: list[Message], settles: Sequence[Settle], releases: Sequence[Release], batch: bytes = b""
+) -> bytes:
     """Return the part of a transaction for one queue. The messages' seqs are set to their places in it."""
     entries: list[bytes] = []
     for number, message in enumerate(messages):
@@ -75,6 +84,7 @@ def encode_part(uid: int, messages: list[Message], settles: Sequence[Settle], re
     settled = b"".join(
         encode_settled(each.group, each.reason, runs_of([d.message.seq for d in each.deliveries])) for each in settles
     )
+    settled += encode_ended(batch) if batch else b""
     head = _PART.pack(uid, len(messages), entries_bytes, len(timed), len(released), len(settled))
     return b"".join([head, *entries, *timed, released, settled])
 
@@ -167,4 +177,5 @@ def _decode_part(data: bytes, start: int, tx: int) -> Recorded:
     released = list(decode_tries(data, offset, offset + tries_bytes_of))
     offset += tries_bytes_of
     end = offset + settles_bytes
-    return Recorded(tx, uid, messages, list(decode_settled(data, offset, end)), released, data[start:end])
+    batch = next(decode_ended(data, offset, end), b"")
+    return Recorded(tx, uid, messages, list(decode_settled(data, offset, end)), released, batch, data[start:end])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
-from curbstone.core.engine.commit.names import names_bytes
+from curbstone.core.engine.commit.names import facts_bytes
 from curbstone.core.engine.queue import Queue
 from curbstone.core.engine.write_queue import AtomicWrite
 from curbstone.core.errors import CurbstoneError, Unavailable
@@ -64,7 +64,10 @@ def _write(tx_log: TxLog, queue: Queue, part: Recorded, missing: MissingParts) -
     publish.tx = part.tx
     publish.records = [queue.index.settle_replayed(settled) for settled in part.settled]
     publish.released = [each for item in part.released for each in queue.index.release_replayed(item)]
-    publish.reserved = part.log_bytes + names_bytes(queue.parts, part.messages)
+    if part.batch:
+        publish.batch = part.batch
+        queue.parts.count_batches().reporting.add(part.batch)
+    publish.reserved = part.log_bytes + facts_bytes(queue.parts, part.messages)
     queue.log.room.grant_known(publish.reserved)
     queue.write_queue.publish(publish)
 

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Protocol
 
 from curbstone.core import port
+from curbstone.core.batches import NOT_TO_EVENTS
 from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.engine.delivery.dead_letters import count_dead, dead_letter, dead_letter_queue
 from curbstone.core.engine.log.format import Reason
@@ -89,10 +90,12 @@ class Transaction:
         self._publishes.append((_local(queue), message))
 
     def publish_event(self, event: str, message: Message, project: str = DEFAULT_PROJECT) -> None:
-        """Add a publish to every queue that is bound to `event` when the transaction is committed.
+        """Add a publish to every queue that is bound to `event` when the transaction is committed; raise BadRequest.
 
         If one of them refuses it, so is the transaction, unless `Participant.leave_out` lets it continue without it.
         """
+        if message.orders is not None and message.orders.batched:
+            raise BadRequest(NOT_TO_EVENTS)
         self._publishes.append(((project, event), message))
 
     @property
@@ -115,6 +118,12 @@ class Transaction:
     def settle(self, queue: Queue, group: str, deliveries: list[Delivery], reason: Reason, undo: Undo) -> None:
         """Add a settle of deliveries that the caller holds. If the transaction fails they are given to `undo`."""
         self._participant(queue).settles.append(Settle(group, deliveries, reason, undo))
+
+    def end_batch(self, queue: Queue, key: bytes) -> None:
+        """Add the end of a batch of messages in a queue; see `core.batches`."""
+        participant = self._participant(queue)
+        participant.batch = key
+        participant.is_only_bound = False
 
     def _request(
         self, consumer: port.Consumer, seqs: Sequence[int], kind: str, delay_ms: int | None, error: str
@@ -159,13 +168,16 @@ class Transaction:
             self.give_up(error, on_done)
             return
         done = self._counting(on_done)
-        participants = {queue: each for queue, each in self._participants.items() if each.messages or each.ends}
+        participants = {
+            queue: each for queue, each in self._participants.items() if each.messages or each.ends or each.batch
+        }
         if not participants:
             self._server.host.call_soon(lambda: done(None))
         elif len(participants) == 1:
             ((queue, participant),) = participants.items()
             publish = AtomicWrite(participant.messages, partial(self._written, participant, done), participant.size)
             publish.settles, publish.releases = participant.settles, participant.releases
+            publish.batch = participant.batch
             queue.write_queue.publish(publish)
         else:
             MultiQueueCommit(self._server.host, self._server.tx_log, participants, done).begin()
@@ -330,6 +342,16 @@ class TransactionMover:
         try:
             for target, letter in letters:
                 transaction.publish(self._server.ensure(target), letter)
+        except CurbstoneError as error:
+            transaction.give_up(error, on_done)
+        else:
+            transaction.commit(on_done)
+
+    def end_batch(self, key: bytes, target: QueueName, report: Message, on_done: Done) -> None:
+        transaction = Transaction(self._server)
+        transaction.end_batch(self._queue, key)
+        try:
+            transaction.publish(self._server.ensure(target), report)
         except CurbstoneError as error:
             transaction.give_up(error, on_done)
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from curbstone.core.engine.commit.names import names_bytes
+from curbstone.core.engine.commit.names import facts_bytes
 from curbstone.core.engine.log.format import BATCH_BYTES, entry_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.queue import Queue
@@ -30,6 +30,8 @@ class Participant:
         self.messages: list[Message] = []
         self.settles: list[Settle] = []
         self.releases: list[Release] = []
+        self.batch = b""
+        """The key of a batch that ends in the queue; empty if there is none."""
         self.is_only_bound = True
         """Whether it only gets messages of events, so that no client has named the queue."""
         self._queue = queue
@@ -44,7 +46,7 @@ class Participant:
         """The most bytes that its messages take in one batch, with one record of the tries of each in each group."""
         states = RELEASE_BYTES * sum(map(self._queue.index.entitled_count, self.messages))
         entries = sum(map(entry_bytes, self.messages)) + 16 * len(self.messages)
-        return BATCH_BYTES + entries + states + names_bytes(self._queue.parts, self.messages)
+        return BATCH_BYTES + entries + states + facts_bytes(self._queue.parts, self.messages)
 
     @property
     def ends(self) -> list[Settle | Release]:
@@ -88,7 +90,8 @@ class MultiQueueCommit:
         parts: dict[int, bytes] = {}
         for queue, participant in self._participants.items():
             uid = queue.log.uid
-            parts[uid] = encode_part(uid, participant.messages, participant.settles, participant.releases)
+            members = participant.messages, participant.settles, participant.releases, participant.batch
+            parts[uid] = encode_part(uid, *members)
         tx = self._tx = self._tx_log.write(parts, self._decided)
         for place in self._places.values():
             place.tx = tx
@@ -132,7 +135,7 @@ class MultiQueueCommit:
             if place is None:  # the queue has ended meanwhile
                 done(queue.refusal(), 0, 0)
                 continue
-            place.settles, place.releases = participant.settles, participant.releases
+            place.settles, place.releases, place.batch = participant.settles, participant.releases, participant.batch
             place.on_room = None
             place.on_done = done
             queue.wakeups.schedule()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from curbstone.access.caller import Caller, who_of
 from curbstone.access.errors import WANTED, NotAllowed, NotLoggedIn, TooMany
@@ -21,9 +22,10 @@ from curbstone.access.rights import Right, names_taken
 from curbstone.access.staging import AccessStaging
 from curbstone.access.transactions import AccessTransaction
 from curbstone.access.users import Quota
+from curbstone.core.batches import reports_of
 from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue
 from curbstone.core.message import Message
-from curbstone.core.names import QueueName, parse_queue_name
+from curbstone.core.names import QueueName, parse_queue_name, queue_name
 from curbstone.core.options import QueueOptions
 from curbstone.core.port import Broker, Queue
 from curbstone.core.port_reading import Waiter
@@ -41,10 +43,12 @@ from curbstone.core.values import (
     Redriven,
     Stale,
     Undoing,
-    Undone,
     UndoRequest,
+    WasThere,
     producer_key,
 )
+
+T = TypeVar("T")
 
 LEASES_MAX = 100_000
 """The most leases of one user at a time, over all queues."""
@@ -176,26 +180,11 @@ class AuthorizedBroker:
     def purge(
         self, name: QueueName, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False
     ) -> None:
-        queue = self.queue(name, Right.MANAGE)
-        note = self._audit_later("purge queue", name)
-
-        def purged(error: CurbstoneError | None, count: int) -> None:
-            if count:
-                note()
-            on_done(error, count)
-
-        queue.purge(purged, keep=keep)
+        self.queue(name, Right.MANAGE).purge(self._audited("purge queue", name, on_done), keep=keep)
 
     def undo(self, name: QueueName, request: UndoRequest, on_done: Undoing) -> None:
         queue = self.queue(name, Right.MANAGE)
-        note = self._audit_later("undo", name)
-
-        def undone(error: CurbstoneError | None, found: Undone) -> None:
-            if found.restored:
-                note()
-            on_done(error, found)
-
-        queue.undo(request, undone)
+        queue.undo(request, self._audited("undo", name, on_done, lambda found: found.restored))
 
     def redrive(
         self,
@@ -209,14 +198,8 @@ class AuthorizedBroker:
         if to is not None:
             self.check(Right.SEND, to)
         queue = self.queue(name, Right.MANAGE)
-        note = self._audit_later("redrive", name)
-
-        def redriven(error: CurbstoneError | None, found: Redriven) -> None:
-            if found.moved:
-                note()
-            on_done(error, found)
-
-        queue.redrive(to, limit, redriven, lambda home: self.may(Right.SEND, home), seq)
+        done = self._audited("redrive", name, on_done, lambda found: found.moved)
+        queue.redrive(to, limit, done, lambda home: self.may(Right.SEND, home), seq)
 
     # --- private queues
 
@@ -327,6 +310,17 @@ class AuthorizedBroker:
         if is_change:
             self.check(Right.MANAGE, name)
         return is_change
+
+    # --- batches
+
+    def check_batches(self, name: QueueName, messages: Sequence[Message]) -> None:
+        """Raise NotAllowed without the right to send to the queues that get the reports of these messages' batches."""
+        for to in reports_of(messages):
+            self.check(Right.SEND, queue_name(to, name.project))
+
+    def drop_batch(self, name: QueueName, batch: str, on_done: WasThere) -> None:
+        """See `Queue.drop_batch`."""
+        self.queue(name, Right.MANAGE).drop_batch(batch, self._audited("drop batch", name, on_done))
 
     # --- leases, keys, producers, transactions
 
@@ -466,6 +460,23 @@ class AuthorizedBroker:
     def _audit_later(self, action: str, name: QueueName) -> Callable[[], None]:
         """Return a function that notes in the audit that the caller has changed a queue."""
         return self._registries.audit_later(self.identity, action, str(name))
+
+    def _audited(
+        self,
+        action: str,
+        name: QueueName,
+        on_done: Callable[[CurbstoneError | None, T], None],
+        has_done: Callable[[T], object] = bool,
+    ) -> Callable[[CurbstoneError | None, T], None]:
+        """Return an `on_done` that notes the action in the audit if it has changed anything."""
+        note = self._audit_later(action, name)
+
+        def done(error: CurbstoneError | None, found: T) -> None:
+            if has_done(found):
+                note()
+            on_done(error, found)
+
+        return done
 
     def _noted(self, action: str, name: QueueName, state: Callable[[QueueName], object], on_done: Done) -> Done:
         """Return an `on_done` that notes the action in the audit if it has changed this state of the queue."""

@@ -33,6 +33,7 @@ class AccessTransaction:
 
     def publish(self, name: QueueName, message: Message) -> None:
         """Add a publish to a queue."""
+        self._access.check_batches(name, [message])
         self._transaction.publish(self._access.ensure(name, Right.SEND), message)
         self._queues.add(name)
 

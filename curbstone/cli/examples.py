@@ -16,6 +16,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "queue set": ("curbstone queue set demo/jobs --ttl 3600", "curbstone queue set demo/jobs --max-tries none"),
     "queue show": ("curbstone queue show demo/jobs",),
     "queue delete": ("curbstone queue delete demo/jobs --yes",),
+    "batches": ("curbstone batches demo/jobs", "curbstone batches demo/jobs import-4711 --drop"),
     "explain": ("curbstone explain demo/jobs", "curbstone explain demo/jobs 910ec1259b4f-2587"),
     "history": ("curbstone history demo/jobs 910ec1259b4f-2587",),
     "send": (

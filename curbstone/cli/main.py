@@ -17,6 +17,7 @@ from typer.exceptions import Abort, TyperException
 from curbstone import __version__
 from curbstone.cli.access import access, user
 from curbstone.cli.backup import backup, restore
+from curbstone.cli.batches import batches
 from curbstone.cli.bench import bench
 from curbstone.cli.check import check
 from curbstone.cli.connection import (
@@ -55,7 +56,7 @@ from curbstone.exit_codes import FAILED, INTERRUPTED, TERMINATED, WRONG, Command
 
 PANELS: dict[str, tuple[Callable[..., Any] | typer.Typer, ...]] = {
     "Server": (serve, standby, promote, switchover, bench, top),
-    "Queues": (queues, queue, explain, keys, events, bind, unbind, pause, resume, schema),
+    "Queues": (queues, queue, explain, keys, batches, events, bind, unbind, pause, resume, schema),
     "Messages": (send, recv, peek, history, purge, undo, redrive, move, dump, export, import_, push, cron),
     "Data on disk": (backup, restore, check, repair, drill),
     "Users and logins": (access, user, token, context),

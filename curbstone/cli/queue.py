@@ -137,6 +137,8 @@ def show(queue: Queue, as_json: Json = False) -> None:
     if held_back := info.get("held_back"):
         limit = "their keys" if info["limited_by"] == "keys" else f"the option {info['limited_by']}"
         figures["held back"] = f"{held_back} of those ready, by {limit}"
+    if batches := info.get("batches"):
+        figures["batches"] = f"{batches} not ended"
     if by_priority := info.get("by_priority"):
         figures["by priority"] = ", ".join([f"{priority}: {count}" for priority, count in by_priority.items()])
     for group, counts in info["groups"].items():

@@ -61,6 +61,15 @@ ReplaceMax = Annotated[
     float | None,
     typer.Option("--replace-max", metavar="SECONDS", help="Replace none that has waited for so long"),
 ]
+Batch = Annotated[
+    str, typer.Option("--batch", metavar="ID", help="The batch of the messages, which has a report when it ends")
+]
+BatchSize = Annotated[
+    int | None, typer.Option("--batch-size", metavar="N", help="How many messages the batch has in all")
+]
+BatchTo = Annotated[
+    str, typer.Option("--batch-to", metavar="QUEUE", help="The queue that gets the report of the batch")
+]
 
 
 def send(
@@ -87,6 +96,9 @@ def send(
     unique_until: Until = None,
     replace: ReplacedName = "",
     replace_max: ReplaceMax = None,
+    batch: Batch = "",
+    batch_size: BatchSize = None,
+    batch_to: BatchTo = "",
     create: Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist")] = False,
     as_json: Json = False,
 ) -> None:
@@ -99,9 +111,8 @@ def send(
 
     name = queue_of(queue)
     common = _common(content_type, header or [], ttl, delay)
-    until = unique_until.value if unique_until is not None else None
-    common |= _given(key=key, unique=unique, unique_until=until, priority=priority)
-    common |= _given(replace=replace, replace_max=replace_max)
+    common |= _given(key=key, unique=unique, unique_until=unique_until and unique_until.value, priority=priority)
+    common |= _given(replace=replace, replace_max=replace_max, batch=batch, batch_size=batch_size, batch_to=batch_to)
     if bodies:
         groups: Iterable[Iterable[Fields]] = [[{"message": body} for body in bodies]]
     elif whole:
@@ -119,8 +130,8 @@ def send(
         if create:
             client.queue("PUT", name)
         try:
-            for batch in _batches(groups):
-                for answer in publish(client, name, [{**common, **item} for item in batch]):
+            for some in _batches(groups):
+                for answer in publish(client, name, [{**common, **item} for item in some]):
                     ids, left_out = answer["ids"], set(answer.get("duplicates", ()))
                     sent += len(ids) - len(left_out)
                     duplicates += len(left_out)
@@ -221,7 +232,8 @@ def _of_json(line: bytes, number: int) -> Fields:
         raise CommandFailed(f"line {number} is not JSON: {error}", FAILED) from None
     if not isinstance(item, dict):
         raise CommandFailed(f"line {number} is not a JSON object", FAILED)
-    return publishable(item) | names_of(item)
+    of_batch = {name: item[name] for name in ("batch", "batch_size", "batch_to") if name in item}
+    return publishable(item) | names_of(item) | of_batch
 
 
 def names_of(message: Fields) -> Fields:
@@ -230,7 +242,7 @@ def names_of(message: Fields) -> Fields:
 
 
 def publishable(message: Fields) -> Fields:
-    """Return the fields of a received message that are published again: body, metadata, and options, but no name."""
+    """Return the fields of a received message that are published again: body, metadata, options; no name, no batch."""
     kept = ("Content-Type", "message", "encoding", "ttl", "delay", "groups", "key", "priority")
     return {name: value for name, value in message.items() if name in kept or name.startswith(("x-", "ce-"))}
 

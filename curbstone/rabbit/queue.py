@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from curbstone.core.batches import OpenBatch
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, NotSupported, Unavailable
 from curbstone.core.filters import Filter, Subject
 from curbstone.core.holders import holders
@@ -324,6 +325,14 @@ class Queue:
     def by_priority(self, group: str = UNNAMED) -> dict[int, int]:
         """A node does not count by priority."""
         return {}
+
+    def batches(self) -> list[OpenBatch]:
+        """No message on a cluster is of a batch."""
+        return []
+
+    def drop_batch(self, batch: str, on_done: WasThere) -> None:
+        """Not here."""
+        unsupported.no_batches()
 
     def space(self) -> Space:
         """Only the node could tell how much it still takes, so this is what the options allow."""

@@ -2,6 +2,7 @@
 complete -c curbstone -f
 complete -c curbstone -n '__fish_use_subcommand' -a access -d 'Create a users file, check it, or show what it allows'
 complete -c curbstone -n '__fish_use_subcommand' -a backup -d 'Back up all queues of a running server, as they are at one instant, or as they change'
+complete -c curbstone -n '__fish_use_subcommand' -a batches -d 'List the batches of a queue that have not ended, or drop one'
 complete -c curbstone -n '__fish_use_subcommand' -a bench -d 'Send messages through the server and show how fast they go'
 complete -c curbstone -n '__fish_use_subcommand' -a bind -d 'Give a queue a copy of each message to an event of its project'
 complete -c curbstone -n '__fish_use_subcommand' -a check -d 'Verify every byte of a data directory, and change nothing'
@@ -70,6 +71,10 @@ complete -c curbstone -n '__fish_seen_subcommand_from backup' -l json -d 'Print 
 complete -c curbstone -n '__fish_seen_subcommand_from backup' -l server -rf -d 'HTTP address of the server, or several with commas ($CURBSTONE_SERVER; default http://127.0.0.1:8080)'
 complete -c curbstone -n '__fish_seen_subcommand_from backup' -l help -d 'Show this message and exit.'
 complete -c curbstone -n '__fish_seen_subcommand_from backup' -F
+complete -c curbstone -n '__fish_seen_subcommand_from batches' -l drop -d 'Forget the batch: no report is sent, its messages stay'
+complete -c curbstone -n '__fish_seen_subcommand_from batches' -l json -d 'Print JSON instead of text'
+complete -c curbstone -n '__fish_seen_subcommand_from batches' -l server -rf -d 'HTTP address of the server, or several with commas ($CURBSTONE_SERVER; default http://127.0.0.1:8080)'
+complete -c curbstone -n '__fish_seen_subcommand_from batches' -l help -d 'Show this message and exit.'
 complete -c curbstone -n '__fish_seen_subcommand_from bench' -s n -l count -rf -d 'The number of messages. Default: 10000'
 complete -c curbstone -n '__fish_seen_subcommand_from bench' -l size -rf -d 'The bytes of each body. Default: 200'
 complete -c curbstone -n '__fish_seen_subcommand_from bench' -l window -rf -d 'The maximum number of unconfirmed messages. Default: 100'
@@ -281,6 +286,9 @@ complete -c curbstone -n '__fish_seen_subcommand_from send' -l unique -rf -d 'St
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l unique-until -rf -d 'Until when no other message of this name is stored; the default is settled'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l replace -rf -d 'Replace the waiting message of NAME'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l replace-max -rf -d 'Replace none that has waited for so long'
+complete -c curbstone -n '__fish_seen_subcommand_from send' -l batch -rf -d 'The batch of the messages, which has a report when it ends'
+complete -c curbstone -n '__fish_seen_subcommand_from send' -l batch-size -rf -d 'How many messages the batch has in all'
+complete -c curbstone -n '__fish_seen_subcommand_from send' -l batch-to -rf -d 'The queue that gets the report of the batch'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l create -d 'Create the queue if it does not exist'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l json -d 'Print JSON instead of text'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l server -rf -d 'HTTP address of the server, or several with commas ($CURBSTONE_SERVER; default http://127.0.0.1:8080)'

@@ -54,8 +54,11 @@ const messagePath = (name, id) => `${pathOf(name)}/messages/${encodeURIComponent
 /** Settle one message for consumers without a group, whatever its state. */
 export const removeMessage = (name, id) => call('DELETE', messagePath(name, id))
 
-/** Publish a message as it was peeked to another queue, without its unique name; the same again publishes nothing. */
-export const copy = ({ unique, unique_until: until, replace, replace_max: most, ...message }, to) => call('POST', `${pathOf(to)}/messages/batch`, JSON.stringify([message]), {
+/** The batches of a queue that have not ended, the first by id. */
+export const batches = name => json('GET', `${pathOf(name)}/batches?limit=100`)
+
+/** Publish a message as it was peeked to another queue, without its unique name and its batch; the same again publishes nothing. */
+export const copy = ({ unique, unique_until: until, replace, replace_max: most, batch, batch_size: size, batch_to: report, ...message }, to) => call('POST', `${pathOf(to)}/messages/batch`, JSON.stringify([message]), {
   'content-type': 'application/json', 'idempotency-key': `move-${message.id}`,
 })
 

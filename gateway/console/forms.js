@@ -78,7 +78,8 @@ export function optionsIn(data, options = null) {
 
 /** Names that JSON has for what is not a header of the message's producer. */
 const OWN_FIELDS = new Set(['message', 'encoding', 'Content-Type', 'key', 'timestamp', 'redelivered', 'id', 'tries', 'state', 'due',
-  'dead', 'expiry', 'groups', 'priority', 'unique', 'unique_until', 'replace', 'replace_max'])
+  'dead', 'expiry', 'groups', 'priority', 'unique', 'unique_until', 'replace', 'replace_max', 'batch', 'batch_size',
+  'batch_to'])
 
 export const headersOf = message => Object.entries(message).filter(([name]) => !OWN_FIELDS.has(name))
 

@@ -184,6 +184,7 @@ function whole(message, list) {
   if (message.priority !== undefined) metadata.push(['priority', message.priority])
   if (message.unique) metadata.push(['unique name', `${message.unique}, until ${message.unique_until ?? 'settled'}`])
   if (message.replace) metadata.push(['replaces', message.replace])
+  if (message.batch) metadata.push(['batch', message.batch])
   if (message.groups) metadata.push(['groups', message.groups.join(', ')])
   if (message.expiry) metadata.push(['expires', time(message.expiry)])
   if (message.due) metadata.push(['due', time(message.due)])

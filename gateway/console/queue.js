@@ -55,7 +55,7 @@ export class QueuePage {
       new Chart('A second', [['in', 'in'], ['out', 'out'], ['ack', 'acknowledged']]),
     ]
     this.spans = new SpanChoice(() => this.draw())
-    this.about = h('details', {}, h('summary', {}, 'Options, groups and events'))
+    this.about = h('details', {}, h('summary', {}, 'Options, groups, batches and events'))
     this.trouble = h('p', { class: 'trouble' })
     this.holders = new Holders(name)
     this.messages = new MessageList(name, messages => { this.redriveButton.hidden = !messages.some(message => message.dead) }, text)
@@ -111,6 +111,7 @@ export class QueuePage {
       const [info, { groups }, keys] = await Promise.all([
         api.info(this.name), api.groups(this.name), api.keys(this.name).catch(noKeys), this.holders.load(),
       ])
+      const { batches } = info.batches ? await api.batches(this.name) : { batches: [] }
       const { paused: isPaused, publish_paused: isClosed } = info.options
       const limited = info.held_back ? [`limited: ${info.held_back} ready ${info.held_back === 1 ? 'message is' : 'messages are'} held back by ${info.limited_by === 'keys' ? 'their keys' : info.limited_by}`] : []
       const paused = [...(isPaused ? ['paused: nothing is delivered'] : []), ...(isClosed ? ['paused: nothing is taken in'] : [])]
@@ -119,7 +120,8 @@ export class QueuePage {
         .map(text => h('span', { class: 'badge bad' }, text)))
       this.about.replaceChildren(this.about.firstChild, options(info.options),
         h('p', {}, h('button', { type: 'button', click: () => this.edit(info.options) }, 'Edit options …')),
-        info.by_priority ? priorityTable(info.by_priority) : '', keys.total ? keyTable(keys) : '', groups.length ? groupTable(groups) : '', this.events(info.bindings, info.filters ?? {}))
+        info.by_priority ? priorityTable(info.by_priority) : '', keys.total ? keyTable(keys) : '', groups.length ? groupTable(groups) : '',
+        batches.length ? batchTable(batches) : '', this.events(info.bindings, info.filters ?? {}))
       await this.messages.load()
     } catch (error) {
       if (error.status === 404) {
@@ -256,6 +258,12 @@ function keyTable({ total, keys }) {
     h('td', {}, number(key.in_flight)), h('td', { class: 'text' }, key.next_ms ? time(key.next_ms).slice(0, 19) : '–')))
   const more = total > keys.length ? h('p', {}, `${counted(total - keys.length, 'other key')}`) : ''
   return h('div', {}, table([['Key', 'text'], 'Waiting', 'In flight', ['Next delivery, UTC', 'text']], h('tbody', {}, rows), 'Keys'), more)
+}
+
+function batchTable(batches) {
+  const rows = batches.map(batch => h('tr', {}, h('th', { scope: 'row' }, batch.batch), h('td', {}, `${number(batch.stored)} of ${batch.size ? number(batch.size) : '?'}`),
+    h('td', {}, number(batch.pending)), h('td', {}, number(batch.dead)), h('td', { class: 'text' }, batch.to ?? '?'), h('td', { class: 'text' }, batch.refusal ?? '')))
+  return table([['Batch', 'text'], 'Stored', 'Pending', 'Dead', ['Report to', 'text'], ['Refused', 'text']], h('tbody', {}, rows), 'Batches that have not ended')
 }
 
 function groupTable(groups) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from curbstone.core.batches import has_batch
 from curbstone.core.errors import BadRequest, MessageTooLarge
 from curbstone.core.message import Message
 from curbstone.core.orders import PRIORITY, has_name, level_in, orders_of
@@ -67,6 +68,7 @@ def message_of(fields: Mapping[str, Any], max_ttl_s: float, groups: tuple[str, .
         groups=groups_of(fields["groups"]) if "groups" in fields else groups,
         level=level_in(block) if PRIORITY in fields else 0,
         named=has_name(block),
+        batched=has_batch(block),
     )
     return Message(b"", block, orders)
 

@@ -11,6 +11,9 @@ The lines of a header block (see `core.headers`), and their forms outside of the
     x-unique-until:v    HTTP x-unique-until: v          JSON "unique_until": "v"
     x-replace:v         HTTP x-replace: v               JSON "replace": "v"
     x-replace-max:1500  HTTP x-replace-max: 1.5         JSON "replace_max": 1.5 (seconds)
+    x-batch:v           HTTP x-batch: v                 JSON "batch": "v"
+    x-batch-size:3      HTTP x-batch-size: 3            JSON "batch_size": 3
+    x-batch-to:v        HTTP x-batch-to: v              JSON "batch_to": "v"
     x-msg-x-foo:v       HTTP x-msg-x-foo: v             JSON "x-msg-x-foo": "v"
     x-foo:v             HTTP x-msg-x-x-foo: v           JSON "x-foo": "v"
     foo:v (STOMP's)     HTTP x-msg-x-foo: v             JSON "x-msg-x-foo": "v"
@@ -33,7 +36,7 @@ from urllib.parse import quote
 
 import orjson
 
-from curbstone.core import headers, orders
+from curbstone.core import batches, headers, orders
 from curbstone.core.errors import BadRequest
 from curbstone.gateway.formats import cloud_events
 from curbstone.gateway.http.fields import EVENT_PREFIX, MESSAGE_PREFIX, PRIORITY, REPLACE_MAX, TRAVELLING
@@ -45,6 +48,7 @@ CHARSET = "x-http-charset"
 OCTET_STREAM = "application/octet-stream"
 
 REPLACE_MAX_MEMBER = "replace_max"
+BATCH_SIZE_MEMBER = TRAVELLING[batches.BATCH_SIZE]
 _CACHED_BYTES_MAX = 512
 _FROM_JSON = {json_name: name for name, json_name in TRAVELLING.items()}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
@@ -145,10 +149,12 @@ def block_of_json(fields: Mapping[str, Any]) -> bytes:
             name = headers.CONTENT_TYPE
             if value == "":
                 continue
+        elif name == BATCH_SIZE_MEMBER:
+            name, value = batches.BATCH_SIZE, _digits(name, value)
         elif name in _FROM_JSON:
             name = _FROM_JSON[name]
         elif name == orders.PRIORITY:
-            value = _digits(value)
+            value = _digits(name, value)
         elif name == REPLACE_MAX_MEMBER:
             name, value = orders.REPLACE_MAX, _ms_of(value)
         elif not name.startswith(cloud_events.PREFIX):
@@ -162,18 +168,21 @@ def block_of_json(fields: Mapping[str, Any]) -> bytes:
     return _limited(headers.encode(pairs)) if pairs else b""
 
 
-def _digits(priority: object) -> str:
-    if isinstance(priority, bool) or not isinstance(priority, int):
-        raise BadRequest(f"bad priority: {str(priority)[:80]!r} is not a whole number")
-    return str(priority)
+def _digits(name: str, number: object) -> str:
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise BadRequest(f"bad {name}: {str(number)[:80]!r} is not a whole number")
+    return str(number)
 
 
 def _check(pairs: list[tuple[str, str]]) -> None:
-    """Raise BadRequest if the ordering key, the priority or the unique name is not allowed."""
+    """Raise BadRequest if the ordering key, the priority, the unique name or the batch is not allowed."""
     named: dict[str, str] = {}
+    batch: dict[str, str] = {}
     for name, value in pairs:
         if name in orders.NAMES:
             named.setdefault(name, value)
+        elif name in batches.HEADERS:
+            batch.setdefault(name, value)
         try:
             if name == headers.KEY:
                 headers.check_key(value)
@@ -187,6 +196,11 @@ def _check(pairs: list[tuple[str, str]]) -> None:
             orders.check_names(named)
         except ValueError as error:
             raise BadRequest(f"bad name: {error}") from None
+    if batch:
+        try:
+            batches.check_batch(batch)
+        except ValueError as error:
+            raise BadRequest(f"bad batch: {error}") from None
 
 
 def _is_priority(name: str, value: str) -> bool:
@@ -270,7 +284,7 @@ def json_parts(block: bytes) -> tuple[bytes, bytes]:
             key = name.removeprefix(DEAD)
             dead[key] = int(value) if key in _DEAD_NUMBERS and value.isdecimal() else value
         elif name in TRAVELLING:
-            own[TRAVELLING[name]] = value
+            own[TRAVELLING[name]] = int(value) if name == batches.BATCH_SIZE and value.isdecimal() else value
         elif _is_priority(name, value):
             own[name] = int(value)
         elif _is_replace_max(name, value):

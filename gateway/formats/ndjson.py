@@ -79,6 +79,8 @@ class Lines:
         queue = self._find(name)
         check_message(fields, ("queue",))
         message = message_of(fields, self._max_ttl_s)
+        if message.orders is not None and message.orders.batched:
+            raise BadRequest("a message of a staged transaction can't be of a batch")
         put_body(message, fields, min(self._message_bytes_max, queue.options.max_message_size))
         return name, message
 

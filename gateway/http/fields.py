@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from curbstone.core import headers, orders
+from curbstone.core import batches, headers, orders
 
 Header = tuple[bytes, bytes]
 
@@ -17,6 +17,9 @@ TRAVELLING = {
     orders.UNIQUE: "unique",
     orders.UNIQUE_UNTIL: "unique_until",
     orders.REPLACE: "replace",
+    batches.BATCH: "batch",
+    batches.BATCH_SIZE: "batch_size",
+    batches.BATCH_TO: "batch_to",
 }
 """The headers, besides Content-Type, that stay with a message over every protocol, and their names in JSON."""
 PRIORITY = b"x-priority"

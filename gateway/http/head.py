@@ -125,13 +125,14 @@ def path_of(raw_path: bytes) -> str:
 
 
 def event_in(part: str) -> str:
-    """Return the name of an event, of which `part` is in a path that `path_of` decoded."""
+    """Return the name of an event, or the id of a batch, that is `part` of a path which `path_of` decoded."""
     return part.replace(_SLASH, "/")
 
 
 def has_wrong_slash(path: str) -> bool:
-    """Return whether a decoded path has an encoded slash anywhere but in the name of an event."""
+    """Return whether a decoded path has an encoded slash anywhere but in the name of an event or the id of a batch."""
     if _SLASH not in path:
         return False
     parts = path.split("/")
-    return parts[3:4] != ["events"] or any([_SLASH in part for part in (*parts[:4], *parts[5:])])
+    place = 4 if parts[3:4] == ["events"] else 6 if parts[3:6:2] == ["queues", "batches"] else 0
+    return any([_SLASH in part for part in (*parts[:place], *parts[place + 1 :])])

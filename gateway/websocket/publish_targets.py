@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from curbstone.core.errors import BadRequest
@@ -57,17 +57,18 @@ class ToQueue:
     def __init__(
         self,
         queue: Queue,
-        key_of: Callable[[str, Sequence[Message]], IdempotencyKey],
+        access: Callable[[], AuthorizedBroker],
         *,
         confirm_ids: bool = False,
         label: bytes = b"",
     ) -> None:
-        """`key_of`: see `AuthorizedBroker.key`. `label` has the first members of each confirm, which then has an id."""
+        """`access` returns what the client may do now. `label` has the first members of each confirm, which then has an
+        id.
+        """
         self._queue = queue
-        self._key_of = key_of
+        self._access = access
         self._confirm_ids = confirm_ids or bool(label)
         self._label = label
-        self.publish = queue.publish
         self.watch = queue.watch
 
     @property
@@ -77,7 +78,19 @@ class ToQueue:
 
     def once(self, key: str, message: Message) -> IdempotencyKey:
         """See `Target`."""
-        return self._key_of(key, [message])
+        return self._access().key(key, [message])
+
+    def publish(
+        self,
+        messages: list[Message],
+        on_done: Published,
+        *,
+        key: IdempotencyKey | None = None,
+        numbered: Numbered | None = None,
+    ) -> None:
+        """See `Target`."""
+        self._access().check_batches(self._queue.name, messages)
+        self._queue.publish(messages, on_done, key=key, numbered=numbered)
 
     def confirms(self, first_seq: int, count: int) -> bytes:
         """See `Target`. With ids if they were asked for."""

@@ -334,7 +334,7 @@ class QueuesSession:
         if target is None:
             name = self._queue_name(place)
             queue = self._queue(name, Right.SEND)
-            target = ToQueue(queue, self._login.access.key, label=b'"published":%b,' % orjson.dumps(name.queue))
+            target = ToQueue(queue, lambda: self._login.access, label=b'"published":%b,' % orjson.dumps(name.queue))
             self._targets[name.queue] = target
         return target
 

@@ -135,7 +135,7 @@ class WebSocketRoutes:
         traffic = self._traffic
         leases = _leases_of(query, connections.host) if protocol == ConsumeSession.subprotocol else None
         if protocol == PublishSession.subprotocol:
-            target = ToQueue(queue, access.key, confirm_ids=confirms)
+            target = ToQueue(queue, lambda: login.access, confirm_ids=confirms)
             numbers = ProducerSequence(access, queue, query["producer"]) if "producer" in query else None
             return PublishSession(target, login, self._settings, groups=groups, traffic=traffic, numbers=numbers)
         subscription = Subscription(

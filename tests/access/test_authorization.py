@@ -14,6 +14,7 @@ from curbstone.access.rights import Right
 from curbstone.core.errors import NoSuchQueue
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name
+from curbstone.core.orders import orders_in
 from curbstone.core.values import Outcome
 from tests.access.world import World, hashed
 from tests.kit.lab import message
@@ -243,3 +244,19 @@ def test_a_filter_needs_the_rights_of_its_binding(tmp_path: Path) -> None:
         with pytest.raises(NotAllowed):
             consumer.bind("e", A, lambda _error: None, other)
     assert it.lab.broker.bindings(A) == {"e": "a = 1"}
+
+
+def test_a_report_of_a_batch_goes_only_where_its_producer_may_send(tmp_path: Path) -> None:
+    it = world(tmp_path, user("u", "send shop/a"))
+    access = it.login("u", "open sesame")
+    for to, is_allowed in (("a", True), ("b", False)):
+        block = f"x-batch:1\nx-batch-size:1\nx-batch-to:{to}\n".encode()
+        messages = [Message(b"1"), Message(b"2", block, orders_in(block))]
+        if is_allowed:
+            access.check_batches(A, messages)
+            access.transaction().publish(A, messages[1])
+        else:
+            with pytest.raises(NotAllowed, match="no right to send on queue shop/b"):
+                access.check_batches(A, messages)
+            with pytest.raises(NotAllowed, match="no right to send on queue shop/b"):
+                access.transaction().publish(A, messages[1])

@@ -488,3 +488,12 @@ def error_of(shell: Shell, sent: Any) -> Exception | None:
     except ClientError as error:
         return error
     return None
+
+
+def test_the_report_of_a_batch_comes_when_its_messages_are_settled(shell: Shell, queue: str) -> None:
+    shell.publish(queue, "1", batch="a:b", batch_size=1, batch_to=f"{queue}-done")
+    message = shell.take(shell.consume(queue))
+    assert (message.batch, dict(message.headers)) == ("a:b", {})
+    shell.settle(message, "ack")
+    report = shell.take(shell.consume(f"{queue}-done"))
+    assert (report.batch, report.json()["acked"], report.json()["total"]) == ("a:b", 1, 1)

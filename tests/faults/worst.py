@@ -16,12 +16,11 @@ from websockets.frames import Frame, Opcode
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
+from tests.faults.many_batches import AT_ONCE, batches
 from tests.faults.test_many_queues import LARGE
 from tests.kit.guarded_server import GuardedServer, Line
 from tests.kit.until import until
 
-AT_ONCE = 10_000
-"""The most messages of a batch."""
 JUNK = orjson.dumps({"queues": [1] * 249_000, "x": "y" * 7_000_000})
 """The most values that a body may have, and nearly the most bytes."""
 LINES = {"properties": {"lines": {"items": {"required": ["sku", "count", "price"]}}}}
@@ -446,6 +445,7 @@ CASES: dict[str, Case] = {
     "stagePart": stage,
     "commitTransaction": commit,
     "listGroups": groups,
+    **dict.fromkeys(("listBatches", "getBatch", "dropBatch"), batches),
     "declareGroup": with_group("PUT", "{q}/groups/h", json={"start": "earliest"}),
     "getGroup": with_group("GET", "{q}/groups/g"),
     "removeGroup": with_group("DELETE", "{q}/groups/g"),

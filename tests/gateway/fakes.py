@@ -10,10 +10,11 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol, Side, State
 
 from curbstone.access.ack_ids import Holder
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery, Message
-from curbstone.core.names import queue_name
+from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import QueueOptions
 from curbstone.core.stats import Stats
 from curbstone.core.values import UNKNOWN, EarlyAnswer, IdempotencyKey, Numbered, Who
@@ -70,9 +71,16 @@ class Anybody(SocketLogin):
 ANYBODY = Anybody()
 
 
-def no_key(key: str, _messages: Sequence[Message]) -> IdempotencyKey:
-    """Nothing is stored once here."""
-    raise AssertionError(key)
+class Allowed:
+    """What a client may do that is allowed everything, in the place of an `AuthorizedBroker`."""
+
+    def check_batches(self, name: QueueName, messages: Sequence[Message]) -> None:
+        """Everything is allowed."""
+
+
+def anything() -> AuthorizedBroker:
+    """Return what a client may do."""
+    return cast(AuthorizedBroker, Allowed())
 
 
 class FakeWire:

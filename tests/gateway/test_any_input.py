@@ -14,7 +14,7 @@ from curbstone.gateway.websocket.consume_session import ConsumeSession
 from curbstone.gateway.websocket.publish_session import PublishSession
 from curbstone.gateway.websocket.publish_targets import ToQueue
 from curbstone.gateway.websocket.subscription import Subscription
-from tests.gateway.fakes import ANYBODY, FakeQueue, FakeWire, delivery, no_key
+from tests.gateway.fakes import ANYBODY, FakeQueue, FakeWire, anything, delivery
 
 SETTINGS = GatewaySettings(max_message_size=200)
 
@@ -36,7 +36,7 @@ reads = st.lists(st.lists(frames, min_size=1, max_size=5), max_size=5)
 @given(reads)
 def test_a_producer_gets_one_answer_a_message_in_order(reads: list[list[Inbound]]) -> None:
     queue = FakeQueue()
-    session = PublishSession(ToQueue(queue.queue, no_key, confirm_ids=True), ANYBODY, SETTINGS)
+    session = PublishSession(ToQueue(queue.queue, anything, confirm_ids=True), ANYBODY, SETTINGS)
     wire = FakeWire(session)
     for read in reads:
         session.receive(read)

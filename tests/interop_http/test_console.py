@@ -160,3 +160,19 @@ def test_those_who_follow_the_server_are_shown(tmp_path: Path) -> None:
 def test_a_server_that_can_not_be_followed_shows_nothing_of_followers(page: Page) -> None:
     page.until("document.querySelectorAll('tbody tr').length === 2")
     assert page.evaluate("document.getElementById('followers').hidden")
+
+
+def test_batches_that_have_not_ended_are_shown(page: Page, server: ServerProcess) -> None:
+    messages = f"{server.url}/v2/shop/queues/dead/messages"
+    headers = {"x-batch": "import <1>", "x-batch-size": "2", "x-batch-to": "imported"}
+    httpx.post(messages, content="x", headers=headers, trust_env=False).raise_for_status()
+    page.until("document.querySelectorAll('tbody tr').length === 2")
+    open_queue(page, "shop/dead")
+    cells = page.until(
+        "[...document.querySelectorAll('caption, table')].length && "
+        "[...document.querySelectorAll('th')].find(th => th.textContent === 'import <1>')"
+        "?.parentElement.textContent"
+    )
+    assert cells == "import <1>1 of 210imported"
+    press(page, "Open")
+    assert "import <1>" in page.until("document.querySelector('tr.opened dl')?.innerText")

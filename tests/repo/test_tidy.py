@@ -72,7 +72,7 @@ OPEN_PRIVATES = {
 
 # What adapters may import of core: the port of an engine, the values that go through it, and the host.
 PORT = {
-    *("errors", "filters", "frames", "headers", "holders", "host", "masks", "message", "names", "options"),
+    *("batches", "errors", "filters", "frames", "headers", "holders", "host", "masks", "message", "names", "options"),
     *("orders", "port", "port_reading", "port_staging", "positions", "schemas", "stats", "traffic", "values"),
 }
 MORE_OF_CORE = {

@@ -18,10 +18,11 @@ from curbstone.core.values import Lease
 from tests.kit.books import check_room
 from tests.kit.simulated import Crash, SimHost
 from tests.sim.answers import Answers
+from tests.sim.batching import Batching
 from tests.sim.constants import Constants
 from tests.sim.directories import ACTIONS as OF_DIRECTORIES
 from tests.sim.directories import Directories
-from tests.sim.drained import see_drained
+from tests.sim.drained import drain_queue, see_drained
 from tests.sim.durable import Durable
 from tests.sim.evidence import NotingDisk
 from tests.sim.fairness import Fairness
@@ -58,6 +59,7 @@ class Run:
         self.overflow = Overflow(self, seed, focus)
         self.undoing = Undoing(self, seed, focus)
         self.naming = Naming(self, seed, focus)
+        self.batching = Batching(self, seed, focus)
         self.disk.caps = self.directories.cap_of
         self.history = History()
         self.history.keys = 3 if focus == "keys" else Random(f"keys {seed}").choice([0, 0, 0, 2, 7])
@@ -127,9 +129,10 @@ class Run:
             raise Violation(f"a crash alone left damage: {damage}")
         self.directories.started()
         self.answers.started()
+        self.epoch = object()
         self.overflow.started()
         self.durable.started()
-        self.epoch = object()
+        self.batching.started()
 
     def new_host(self) -> SimHost:
         """Return the host of the next life."""
@@ -167,7 +170,7 @@ class Run:
         weights["publish"] += 2
         weights["go_on"] += 6
         more = (self.directories, self.producers, self.durable, self.overflow, self.undoing, self.sharing, self.naming)
-        for others in (*more, self.fairness):
+        for others in (*more, self.fairness, self.batching):
             weights |= others.weights()
         names = list(weights)
         rests = Random(f"rests {self.seed}")
@@ -395,6 +398,7 @@ class Run:
         self.durable.drain()
         self.overflow.drain()
         self.naming.drain()
+        self.batching.drain()
         for consumer in self.consumers:
             for delivery in consumer.unsettled.values():
                 self.history.live.pop(self.history.token(delivery.message, consumer.group), None)
@@ -412,6 +416,7 @@ class Run:
         self._check()
         self.history.judge(self.drained)
         self.overflow.judge(self.drained)
+        self.batching.judge(self.drained)
         for name, messages in out.items():
             self._judge_order(name, messages)
 
@@ -429,6 +434,7 @@ class Run:
             assert self.reader is not None
             if GROUP in queue.meta.groups:
                 self.reader.ack(queue, queue.reading.next - 1)
+        self.batching.finish()
         self.host.settle()
         self._check()
 
@@ -437,34 +443,13 @@ class Run:
         out: dict[QueueName, list[Message]] = {}
         for name in self.names:  # a dead letter may bring its queue into being only now
             self.broker.ensure(name)
-        for queue in self.broker.queues():
+        for queue in self.batching.others():
             out[queue.name] = []
             for group in self.readers:
-                self._drainer(queue, group, out[queue.name])
-        see_drained(self.host, self.broker.queues, self.readers, 12, self._read_on)
+                drain_queue(self, queue, group, out[queue.name])
+        see_drained(self.host, self.batching.others, self.readers, 12, self._read_on)
         self.directories.judge()
         return out
-
-    def _drainer(self, queue: LocalQueue, group: str, out: list[Message]) -> None:
-        def deliver(deliveries: list[Delivery]) -> None:
-            self.fairness.see(queue, group, deliveries)
-            for delivery in deliveries:
-                self.turns.handed_out(queue, group, delivery.message)
-                self.history.delivered(delivery.message, "the drain", group)
-                self.drained.append(self.history.token(delivery.message, group))
-                self.history.live.pop(self.history.token(delivery.message, group), None)
-                if not group:
-                    out.append(delivery.message)
-            ack([delivery.message.seq for delivery in deliveries])
-
-        def ack(seqs: list[int]) -> None:
-            """Continue until it is taken: a queue that failed refuses settles for a while."""
-            consumer.ack(seqs, on_done=lambda error: again(seqs) if error else None)
-
-        def again(seqs: list[int]) -> None:
-            self.host.call_later(1000, lambda: ack([seq for seq in seqs if seq in consumer.unsettled]))
-
-        consumer = queue.subscribe(deliver, window=7, group=group, on_closed=lambda _: None)
 
     def _judge_order(self, name: QueueName, messages: list[Message]) -> None:
         there = {self.history.token(message) for message in messages}
@@ -496,5 +481,6 @@ ALL_ACTIONS = {**ACTIONS, "number": Run.number} | {
 }
 ALL_ACTIONS["overflow"] = lambda run: run.overflow.act()
 ALL_ACTIONS |= {"name": lambda run: run.naming.act(), "fair": lambda run: run.fairness.act()}
+ALL_ACTIONS["batch"] = lambda run: run.batching.act()
 ALL_ACTIONS["undo"] = lambda run: run.undoing.act()
 ALL_ACTIONS |= {"durable": lambda run: run.durable.act(), "share": lambda run: run.sharing.act()}

@@ -14,9 +14,11 @@ from curbstone.core.engine.commit.meta_writer import MetaWriter
 from curbstone.core.engine.commit.names import Names
 from curbstone.core.engine.commit.producer_sequences import Found, SequenceCheck
 from curbstone.core.engine.commit.publishes import Publishes
+from curbstone.core.engine.delivery.batch_reports import BatchReports
 from curbstone.core.engine.directories import Directories
 from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.facts.kinds import seq_of
+from curbstone.core.engine.facts.tallies import Tallies
 from curbstone.core.engine.index import copies
 from curbstone.core.engine.index import group as group_module
 from curbstone.core.engine.index import runs as index_runs
@@ -43,6 +45,8 @@ from curbstone.core.host import Job
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.orders import Name
+from curbstone.core.transactions import two_phase
+from curbstone.core.transactions.records import encode_part
 from curbstone.core.transactions.tx_log import TxLog
 from curbstone.core.values import Numbered
 from tests.kit.simulated import SimFile
@@ -388,3 +392,56 @@ def test_the_simulator_sees_a_replaced_message_that_a_crash_brings_back(monkeypa
 def test_the_simulator_sees_a_message_that_a_failed_commit_leaves_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Names, "set_back", lambda self: None)
     assert finds_something(range(60), faults=True, focus="unique")
+
+
+# --- batches
+
+
+def test_the_simulator_sees_a_tally_that_is_not_noted_anew_when_its_segment_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The fact is repeated as it was noted, without what has ended since."""
+    original = Tallies.notes
+    monkeypatch.setattr(Tallies, "notes", lambda self, facts, _log_start: original(self, facts, 0))
+    assert finds_something(range(40), focus="batch")
+
+
+def test_the_simulator_sees_settles_of_a_batch_that_are_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tallies, "recover", _but_settles(Tallies.recover))
+    assert finds_something(range(20), focus="batch")
+
+
+def _but_settles(original: Callable[[Tallies, int, bytes], None]) -> Callable[[Tallies, int, bytes], None]:
+    def recover(self: Tallies, note: int, value: bytes) -> None:
+        if note != Note.BATCH_SETTLED:
+            original(self, note, value)
+
+    return recover
+
+
+def test_the_simulator_sees_a_batch_that_ends_though_a_crash_left_its_report_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The batch ends before its report is on disk."""
+    original = BatchReports.send
+
+    def send(self: BatchReports, keys: Iterable[bytes]) -> None:
+        keys = list(keys)
+        original(self, keys)
+        for key in keys:
+            if self._parts.tallies is not None and key in self._parts.tallies.open:
+                self._parts.tallies.drop(key)
+
+    monkeypatch.setattr(BatchReports, "send", send)
+    assert finds_something(range(40), focus="batch")
+
+
+def test_the_simulator_sees_a_report_that_is_sent_again_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal does not say that the batch has ended."""
+    monkeypatch.setattr(two_phase, "encode_part", lambda uid, *members: encode_part(uid, *members[:3]))
+    assert finds_something(range(80), focus="batch")
+
+
+def test_the_simulator_sees_messages_of_a_failed_commit_that_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tallies, "failed", Tallies.committed)
+    assert finds_something(range(60), faults=True, focus="batch")

@@ -21,7 +21,7 @@ FIRST_SEED = int(os.environ.get("CURBSTONE_SIM_SEED", "0"))
 SEEDS_AT_ONCE = 9
 BLOCKS = 8
 FOCI = ["remake", "recap", "fill", "pause", "numbers", "keys", "overflow", "undo", "large", "roomy", "durable"]
-FOCI += ["priority", "share", "unique", "fair"]
+FOCI += ["priority", "share", "unique", "fair", "batch"]
 HISTORIES = SEEDS_AT_ONCE * (2 * BLOCKS + len(FOCI))
 SOAK_HISTORIES = 20_000
 """After so many a state that none has reached is one that the simulator does not reach."""

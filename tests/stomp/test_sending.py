@@ -217,3 +217,41 @@ def test_a_send_replaces_the_message_of_its_name_that_waits() -> None:
     assert [(message.body, message.headers["x-replace"]) for message in messages] == [(b"3", "a"), (b"4", "b")]
     error = Client().error(send("x", "x-replace:a", "x-replace-max:1.5"))
     assert "bad name: x-replace-max is '1.5'" in error.body.decode()
+
+
+def test_the_messages_of_a_batch_are_counted_and_its_report_is_a_message() -> None:
+    client = Client()
+    lines = ["x-batch:a", "x-batch-size:3"]
+    client.send(
+        send("1", *lines, "x-key:k"),
+        send("2", *lines, "x-batch-to:done"),
+        "BEGIN|transaction:t",
+        send("3", "x-batch:a", "transaction:t"),
+        "COMMIT|transaction:t",
+    )
+    messages = client.send("SUBSCRIBE|id:0|destination:/queue/a|ack:auto")
+    assert [message.headers["x-batch"] for message in messages] == ["a"] * 3
+    assert messages[1].headers["x-batch-to"] == "done"
+    (report,) = client.send("SUBSCRIBE|id:1|destination:/queue/done|ack:auto")
+    assert (report.headers["content-type"], report.headers["x-batch"]) == ("application/json", "a")
+    assert b'"total": 3, "acked": 3' in report.body
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (["x-batch:"], "bad batch: x-batch has 0 bytes"),
+        (["x-batch:a", "x-batch-size:many"], "bad batch: x-batch-size is 'many'"),
+        (["x-batch:a", "x-batch-to:p/q"], "bad queue name"),
+        (["x-batch:a", "x-ks-groups:g"], "can't name groups"),
+    ],
+)
+def test_a_batch_that_no_message_can_be_of_is_an_error_with_the_rule(lines: list[str], text: str) -> None:
+    error = Client().error(send("x", *lines, "receipt:r"))
+    assert error.headers["receipt-id"] == "r"
+    assert text in error.body.decode()
+
+
+@pytest.mark.parametrize("queue", ["/topic/e", "/temp-queue/t"])
+def test_a_topic_and_a_temporary_queue_have_no_batches(queue: str) -> None:
+    assert "batch" in Client().error(send("x", "x-batch:a", queue=queue)).body.decode()

@@ -121,6 +121,8 @@ class Batch:
                 records.settle(settle.group, settle.reason, [each.message.seq for each in settle.deliveries])
             for group, reason, seqs in write.records:
                 records.settle(group, reason, seqs)
+            if write.batch:
+                self._parts.count_batches().end(write.batch)
             records.add_tries([record for release in write.releases for record in release.records])
             records.add_tries(write.released)
 
@@ -128,8 +130,12 @@ class Batch:
         """Take what is copied: messages, which groups have settled them, and records of tries."""
         self.source = source
         self.copies = copy.messages
-        records = self._add_to()
+        records, tallies = self._add_to(), self._parts.tallies
+        if tallies is not None:
+            self.copies = tallies.copies_of(copy.messages)
         for group, seqs in self._parts.index.settled_of(copy.messages).items():
+            if not group and tallies is not None:  # a settle that the log lacks is not made up, as it is to be counted
+                seqs = [seq for seq in seqs if not tallies.is_member(seq)]
             if group != copy.revived_in:
                 records.settle(group, Reason.COPIED, seqs)
         records.repeat_tries(copy.repeated)
@@ -202,6 +208,8 @@ class Batch:
         publishes = self.publishes
         if publishes.tx or parts.write_queue.must_write:
             return True
+        if parts.tallies is not None and parts.tallies.has_facts:
+            return True
         if publishes.left_out and (publishes.atomic or publishes.numbering is not None):  # their facts are to be noted
             return True
         can_mark = parts.log.room.records_left > 0 and not self._disk_is_full
@@ -242,6 +250,8 @@ class Batch:
         publishes, receivers = self.publishes, self._dispatcher
         has_facts = publishes.atomic or publishes.numbering is not None or publishes.names is not None
         new = self._new_facts() if has_facts else {}
+        log_start = self._parts.log.segments[drops].number if drops else 0
+        counted = self._parts.tallies.notes(new, log_start) if self._parts.tallies is not None else b""
         messages = len(publishes.messages)
         has_levels = publishes.traits & LEVELS or self._parts.index.runs.levels
         if publishes.names is not None and publishes.names.replaced:
@@ -267,12 +277,11 @@ class Batch:
         if not drops:
             if new or facts.changed:
                 self.facts = facts.pending(new, 0)
-            return self.facts.encoded
-        log_start = self._parts.log.segments[drops].number
+            return self.facts.encoded + counted
         facts.keep_only(Note.DELIVERED, {name.encode() for name in groups})
         ranks = [(level.number, group.name) for group in groups.values() for level in group.levels if level.number]
         facts.keep_only(Note.RANK, {rank_key(name, number) for number, name in ranks})
         if facts.count(Note.NAME):
             forget_before(self._parts, log_start)
         self.facts = facts.pending(new, log_start)
-        return encode_log_start(log_start) + self.facts.encoded
+        return encode_log_start(log_start) + self.facts.encoded + counted

@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from curbstone.core.batches import batch_of
 from curbstone.core.engine.commit.records import Records
 from curbstone.core.engine.facts.facts import Changes
 from curbstone.core.engine.facts.kinds import KINDS, encode_named, seq_of, since_of, until_delivered
+from curbstone.core.engine.facts.tallies import TALLY_BYTES
 from curbstone.core.engine.log.format import Note, Reason, settled_bytes
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.write_queue import AtomicWrite
@@ -220,6 +222,13 @@ def named_bytes(parts: Parts) -> int:
 def names_bytes(parts: Parts, messages: list[Message]) -> int:
     """Return the most bytes of the cap that the names of messages take."""
     return named_bytes(parts) * sum([message.orders is not None and message.orders.named for message in messages])
+
+
+def facts_bytes(parts: Parts, messages: list[Message]) -> int:
+    """Return the most bytes of the cap that the names and the batches of messages take."""
+    batched = [message for message in messages if message.orders is not None and message.orders.batched]
+    batches = {batch_of(message.headers).key for message in batched}
+    return names_bytes(parts, messages) + 2 * TALLY_BYTES * len(batches)
 
 
 def name_of(message: Message) -> Name | None:

@@ -11,10 +11,11 @@ certainly fit; a write that must not fail has a batch for itself, because it may
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
+from curbstone.core.batches import Membership, batch_of
 from curbstone.core.engine.commit.inspection import inspect
 from curbstone.core.engine.commit.names import SETTLED_BYTES, Names, mark_duplicate, name_of
 from curbstone.core.engine.commit.producer_sequences import SequenceCheck
@@ -244,12 +245,14 @@ class Publishes:
                 text = "the transaction settles more than the queue's cap has room to log"
                 return self._refuse(publish, QueueFull(text))
         messages = publish.messages[publish.next :]
-        if publish.has_names:
+        if publish.has_facts:
             names = self._unique_names()
             if names.any_must_wait(messages):
                 return False
-            messages = names.without_duplicates(messages, publish, self._state.next_seq + len(self.messages))
+            seq = self._state.next_seq + len(self.messages)
+            messages = names.without_duplicates(messages, publish, seq)
             self._space -= names.bytes_each * len(messages)
+            self._count(publish.messages[publish.next :], {each: seq + place for place, each in enumerate(messages)})
         self._parts.write_queue.publishes.popleft()
         self.atomic.append(publish)
         self.tx = publish.tx
@@ -267,16 +270,30 @@ class Publishes:
             self._budget -= 2 * KEY_BYTES  # the note is written once more when its segment is dropped
         return not publish.must_not_fail
 
+    def _count(self, messages: list[Message], seqs: Mapping[Message, int]) -> None:
+        """Count messages in their batches, with the seqs of those that are stored."""
+        found: dict[Membership, list[int]] = {}
+        for message in messages:
+            if message.orders is not None and message.orders.batched:
+                found.setdefault(batch_of(message.headers), []).append(seqs.get(message, 0))
+        for wanted, stored in found.items():
+            tallies = self._parts.count_batches()
+            self._space -= tallies.note_bytes(wanted)
+            tallies.store(wanted, stored)
+
     def _unique_names(self) -> Names:
         if self.names is None:
             self.names = Names(self._parts)
         return self.names
 
     def _refusal_of(self, publish: AtomicWrite) -> CurbstoneError | None:
-        """Return an error if the groups or the unique names of a publish are too many for the queue, else None."""
+        """Return an error if the groups, unique names or batches of a publish are too many for the queue, else None."""
         error = self._crowded(publish.messages)
-        if error is None and publish.has_names:
+        if error is None and publish.has_facts:
             error = self._unique_names().refusal(publish.messages)
+            batched = [each for each in publish.messages if each.orders is not None and each.orders.batched]
+            if error is None and batched:
+                error = self._parts.count_batches().refusal(batched)
         return error
 
     @property
@@ -341,7 +358,7 @@ class Publishes:
             messages, size = messages[publish.next : publish.inspection.fit], 0
         elif publish.next:
             messages, size = messages[publish.next :], 0
-        if not publish.has_names and self._fit_at_once(messages, size):
+        if not publish.has_facts and self._fit_at_once(messages, size):
             self._put_in(publish, messages, size)
             if publish.next == len(publish.messages):
                 self._parts.write_queue.publishes.popleft()
@@ -356,12 +373,21 @@ class Publishes:
             error = self._crowded([message]) if message.orders is not None and message.orders.groups else None
             size = entry_bytes(message) + EXPIRY_BYTES
             tries += RELEASE_BYTES * self._parts.index.entitled_count(message)
-            name = name_of(message) if publish.has_names else None
+            name = name_of(message) if publish.has_facts else None
+            tallies = None
+            if message.orders is not None and message.orders.batched:
+                tallies = self._parts.count_batches()
+                error = error or tallies.refusal([message])
+                noted = tallies.note_bytes(batch_of(message.headers))
+                tries += noted
+                self._space -= noted
             if name is not None and error is None:
                 names = self._unique_names()
                 holder = 0 if name.replaces else names.holder(name)
-                if holder and (publish.numbered is None or self._has_room(total + tries)):
+                if holder and ((publish.numbered is None and tallies is None) or self._has_room(total + tries)):
                     self._put_in(publish, messages[:index])
+                    if tallies is not None:
+                        self._tries_bytes = tries
                     return self._leave_out(publish, holder)
                 if not holder and not name.replaces and names.must_wait(name):
                     self._put_in(publish, messages[:index])
@@ -375,6 +401,8 @@ class Publishes:
                 self._tries_bytes = tries
                 if name is not None and self.names is not None:
                     self.names.take(name, seq + index, message)
+                if tallies is not None:
+                    tallies.store(batch_of(message.headers), [seq + index])
                 continue
             self._put_in(publish, messages[:index])
             if self.messages:  # it is its turn in the next batch
@@ -390,7 +418,10 @@ class Publishes:
 
     def _leave_out(self, publish: Publish, holder: int) -> bool:
         """Leave out the next message of a publish, because another one has its name. Return True."""
-        mark_duplicate(publish.messages[publish.next], holder)
+        message = publish.messages[publish.next]
+        mark_duplicate(message, holder)
+        if message.orders is not None and message.orders.batched:
+            self._parts.count_batches().store(batch_of(message.headers), [0])
         self.left_out += 1
         self.taken.append(Taken(publish, publish.next, 1))
         publish.next += 1

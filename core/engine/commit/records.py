@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from curbstone.core.engine.facts.tallies import SETTLED_NOTE_BYTES
 from curbstone.core.engine.log.format import (
     Reason,
     TriesRecord,
@@ -88,7 +89,17 @@ class Records:
 
     def _most_runs(self, group: str, limit: int) -> int:
         """Return how many more runs of settled messages a group may have in this batch."""
-        return max((limit - self.bytes - settled_bytes(group, 0)) // RUN_BYTES, 0)
+        tallies = self._parts.tallies
+        is_counted = tallies is not None and not group and bool(tallies.open)
+        run_bytes = RUN_BYTES + SETTLED_NOTE_BYTES if is_counted else RUN_BYTES
+        return max((limit - self.bytes - settled_bytes(group, 0)) // run_bytes, 0)
+
+    def _fitting(self, group: str, reason: Reason, runs: list[tuple[int, int]], limit: int) -> list[tuple[int, int]]:
+        """Return as many of these runs as fit together with notes about batches; the last of them may be cut."""
+        tallies = self._parts.tallies
+        if group or tallies is None:
+            return runs
+        return tallies.affordable(reason, runs, limit - self.bytes - settled_bytes(group, len(runs)))
 
     def _take_settles(self, limit: int) -> None:
         waiting = self._parts.write_queue.settles
@@ -96,24 +107,28 @@ class Records:
             seqs = waiting[key]
             runs = runs_of(seqs)
             most = self._most_runs(key[0], limit)
-            if not most:
+            del waiting[key]
+            if len(runs) > most or self._parts.tallies is not None:
+                runs = self._fitting(*key, runs[:most], limit)
+                cut = sum([count for _, count in runs])
+                if cut < len(seqs):
+                    waiting[key] = seqs[cut:]
+                    seqs = seqs[:cut]
+            if not runs:
                 break
-            if len(runs) > most:
-                cut = sum(count for _, count in runs[:most])
-                waiting[key] = seqs[cut:]
-                seqs, runs = seqs[:cut], runs[:most]
-            else:
-                del waiting[key]
             self.settled[key] = seqs
             self._add_settled(*key, runs)
 
     def _take_ranges(self, limit: int) -> None:
         waiting = self._parts.write_queue.ranges
         for key in list(waiting):
-            most = self._most_runs(key[0], limit)
-            if not most:
+            taken = self._fitting(*key, waiting[key][: self._most_runs(key[0], limit)], limit)
+            if not taken:
                 break
-            taken, rest = waiting[key][:most], waiting[key][most:]
+            rest = waiting[key][len(taken) :]
+            (first, count), asked = taken[-1], waiting[key][len(taken) - 1][1]
+            if count < asked:
+                rest.insert(0, (first + count, asked - count))
             if rest:
                 waiting[key] = rest
             else:
@@ -185,6 +200,8 @@ class Records:
         data = encode_settled(group, reason, runs)
         self._settles.append(data)
         self.bytes += len(data)
+        if not group and (tallies := self._parts.tallies) is not None:
+            self.bytes += tallies.settle(reason, runs)
 
     # --- as bytes
 

@@ -49,7 +49,8 @@ class Writer:
     """The writing side of one queue."""
 
     __slots__ = (
-        "_cleaner", "_dispatcher", "_early", "_has_copied", "_is_troubled", "_log", "_needs_turn", "_parts", "_pops",
+        "_cleaner", "_dispatcher", "_early", "_end_batches", "_has_copied", "_is_troubled", "_log", "_needs_turn",
+        "_parts", "_pops",
         "_started_us", "_state", "_sync_is_late", "_syncer", "_turn", "_unsynced", "_write_queue", "copy_source",
         "disk_is_full", "is_busy", "missed", "under_way",
     )  # fmt: skip
@@ -60,9 +61,13 @@ class Writer:
         cleaner: Cleaner,
         dispatcher: Dispatcher,
         pops: Pops,
+        end_batches: Callable[[list[bytes]], None],
         turn: Callable[[], object],
     ) -> None:
-        """`turn` is the queue's own, in which it delivers what is ready and calls `flush`."""
+        """`end_batches(keys)` sends the reports of batches of messages that are complete (see `core.batches`).
+
+        `turn` is the queue's own, in which it delivers what is ready and calls `flush`.
+        """
         self._parts = parts
         self._state = parts.state
         self._log = parts.log
@@ -70,6 +75,7 @@ class Writer:
         self._cleaner = cleaner
         self._dispatcher = dispatcher
         self._pops = pops
+        self._end_batches = end_batches
         self._turn = turn
         self._syncer = parts.state.shared.syncer
         self.is_busy = False
@@ -392,6 +398,8 @@ class Writer:
             level.delivered_logged = mark
         if batch.facts.encoded:
             parts.facts.logged(batch.facts, segment.number)
+        if parts.tallies is not None and (complete := parts.tallies.committed()):
+            self._end_batches(complete)
         pops = records.pops if records is not None else []
         if pops or self._write_queue.pops:
             self._pops.written(pops)
@@ -430,6 +438,8 @@ class Writer:
         self._log.failed(commit)
         if batch.publishes.names is not None:
             batch.publishes.names.set_back()
+        if self._parts.tallies is not None:
+            self._parts.tallies.failed()
         self._write_again(batch)
         self._cleaner.relocation.failed(answer)
         self.under_way = None

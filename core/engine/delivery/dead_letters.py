@@ -8,6 +8,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from curbstone.core import headers
+from curbstone.core.batches import batch_of
 from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.log.format import Reason
@@ -57,6 +58,9 @@ class Mover(Protocol):
         A queue that does not exist is created. `on_done(error)` is called in a later turn.
         """
 
+    def end_batch(self, key: bytes, target: QueueName, report: Message, on_done: Done) -> None:
+        """End a batch of messages here and publish its report there, all or nothing; see `batch_reports`."""
+
 
 def dead_letter(state: QueueState, message: Message, reason: Reason, tries: int, error: str) -> Message:
     """Return the message for the dead-letter queue, with headers for its origin and the reason."""
@@ -70,6 +74,8 @@ def dead_letter(state: QueueState, message: Message, reason: Reason, tries: int,
     header, name = shown_name(message.headers)
     if name:
         provenance.append((f"x-dead-{header.removeprefix('x-')}", name))
+    if batch := batch_of(message.headers).id:
+        provenance.append(("x-dead-batch", batch))
     if error:
         provenance.append(("x-dead-error", error.replace("\0", "")[:ERROR_CHARS_MAX]))
     block = without_names(without_provenance(message.headers)) + headers.encode(provenance)

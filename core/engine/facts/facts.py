@@ -32,6 +32,9 @@ from curbstone.core.values import IdempotencyKey, LastNumber
 ENDED_AT_ONCE = 1024
 """At most so many facts that have ended are forgotten in one turn."""
 
+OF_GROUPS = (Note.LOSS, Note.ACKED)
+"""The kinds of facts about declared groups; their keys are the groups' names."""
+
 Changes = dict[tuple[Note, bytes], bytes]
 """Facts by kind and key, each with all its bytes."""
 
@@ -154,6 +157,11 @@ class Facts:
             for key in [key for key, (value, _) in old if is_over(value)]:
                 self.forget(note, key)
 
+    def noted_below(self, note: Note, log_start: int) -> list[bytes]:
+        """Return the keys of the facts of a kind whose note is in a segment below `log_start`."""
+        known = self._known.get(note, {})
+        return [key for key, _ in takewhile(lambda item: item[1][1] < log_start, known.items())]
+
     def _remember(self, note: Note, key: bytes, value: bytes, segment: int) -> None:
         """Take in that the log has a fact."""
         kind = KINDS[note]
@@ -249,7 +257,7 @@ class Facts:
         note = Note(number)
         key = KINDS[note].key_of(value)
         self._take_in(note, key, value, segment)
-        if KINDS[note].is_withdrawn:
+        if note in OF_GROUPS:
             self.changed.pop((note, key), None)
             name = key.decode()
             if name in earlier or name not in self._state.meta.groups:
@@ -310,5 +318,5 @@ class Facts:
 
     def forget_group(self, group: str) -> None:
         """Forget a group that is no longer declared. The log says so before another of that name can be declared."""
-        for note in (Note.LOSS, Note.ACKED):
+        for note in OF_GROUPS:
             self.forget(note, group.encode())

@@ -10,6 +10,8 @@ The bytes of a fact are the payload of its note in the log. Numbers are little-e
     PRODUCER    producer (16), number (8), seq (8), time in ms (8)
     RANK        seq (8), level (1), name of the group
     NAME        seq (8), 1 if the name is free after the first delivery (1), since when in ms (8), hash of the name (16)
+    BATCH       hash of the id (16), first seq (8), begun and changed in ms (8 each), size, how many were stored, and
+                how many have ended in each way (4 each), length of the id (1), id, queue for the report
 
 A new kind needs a number in `Note`, a row in `KINDS`, and functions that make and read its bytes.
 """
@@ -20,6 +22,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+from curbstone.core.batches import End, Tally
 from curbstone.core.engine.log.format import Note
 from curbstone.core.values import DIGEST_BYTES, LastNumber
 
@@ -31,6 +34,8 @@ _STAGED = struct.Struct("<QQ")
 _LOSS = struct.Struct("<QQ")
 _PRODUCER = struct.Struct(f"<{DIGEST_BYTES}sQQQ")
 _NAME = struct.Struct(f"<QBQ{DIGEST_BYTES}s")
+_TALLY = struct.Struct(f"<{DIGEST_BYTES}sQQQ8IB")
+_ENDED = struct.Struct(f"<{DIGEST_BYTES}sBIQ")
 
 
 class Kind(NamedTuple):
@@ -77,6 +82,7 @@ KINDS: dict[int, Kind] = {
     Note.PRODUCER: Kind(slice(0, 16), room=48, end_ms=_producer_end_ms, most=100_000, cap_bytes=4096, makes_way=True),
     Note.RANK: Kind(slice(8, None)),
     Note.NAME: Kind(slice(17, 33), room=40, most=200_000, cap_bytes=128),
+    Note.BATCH: Kind(slice(0, 16), room=408, most=10_000, cap_bytes=4096, is_withdrawn=True),
 }
 
 
@@ -202,3 +208,32 @@ def seq_of(value: bytes) -> int:
 def until_delivered(value: bytes) -> bool:
     """Return whether a name is free as soon as its message was delivered once."""
     return value[8] != 0
+
+
+# --- batches
+
+
+def encode_tally(key: bytes, tally: Tally) -> bytes:
+    """Return the fact that has the tally of a batch."""
+    batch, counts = tally.id.encode(), (tally.size, tally.stored, *tally.ended)
+    head = _TALLY.pack(key, tally.first, tally.begun_ms, tally.changed_ms, *counts, len(batch))
+    return head + batch + tally.to.encode()
+
+
+def decode_tally(value: bytes) -> Tally:
+    """Return the tally in such a fact."""
+    _, first, begun_ms, changed_ms, size, stored, *ended, id_bytes = _TALLY.unpack_from(value)
+    end = _TALLY.size + id_bytes
+    batch, to = value[_TALLY.size : end].decode(), value[end:].decode()
+    return Tally(batch, to, size, first, begun_ms, changed_ms, stored, tuple(ended))
+
+
+def encode_ended(key: bytes, end: End, count: int, now_ms: int) -> bytes:
+    """Return the bytes of a note that so many more messages of a batch have ended. It is not a fact."""
+    return _ENDED.pack(key, end, count, now_ms)
+
+
+def decode_ended(value: bytes) -> tuple[bytes, End, int, int]:
+    """Return the key of the batch, how many messages have ended and how, and the engine time."""
+    key, end, count, now_ms = _ENDED.unpack(value)
+    return key, End(end), count, now_ms

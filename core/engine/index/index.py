@@ -150,6 +150,16 @@ class Index:
             return []
         return [name for name in [UNNAMED, *(run.named or ())] if run.pending(name) >> (seq - run.first) & 1]
 
+    def pending_unnamed(self, first: int, last: int) -> int:
+        """Return a mask of the seqs from `first` to `last` that are pending in the unnamed group."""
+        mask = 0
+        run = self.runs.at_or_after(first)
+        while run is not None and run.first <= last:
+            shift = run.first - first
+            mask |= run.bits << shift if shift >= 0 else run.bits >> -shift
+            run = self.runs.at_or_after(run.last + 1)
+        return mask & (1 << last - first + 1) - 1
+
     def is_pending(self, name: str, seq: int) -> bool:
         """Return whether a message is pending in a group."""
         return name in self.pending_in(seq)

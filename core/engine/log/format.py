@@ -11,7 +11,7 @@ zeros, or bytes of an earlier life of the file. Numbers are little-endian. ::
                      count, bytes of releases, settles and notes;
                      then message entries, releases, settles, notes
     message entry    length, seq - first seq, timestamp, length of headers, level (4 bits), whether it
-                     has a name (1 bit; the other 11 are 0), length of extras;
+                     has a name (1 bit), is of a batch (1 bit; the other 10 are 0), length of extras;
                      then extras (expiry, groups), header block, body
 
 A batch's CRC covers everything after the CRC itself. It starts from the segment's salt, which is random, so
@@ -34,7 +34,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from curbstone.core.message import Message
-from curbstone.core.orders import NAMED, OF_FLAGS, changed
+from curbstone.core.orders import BATCHED, NAMED, OF_FLAGS, changed
 
 FORMAT = 2
 FORMAT_WITHOUT_REDO = 1
@@ -54,12 +54,13 @@ ENTRY = struct.Struct("<IIQIHH")
 ENTRY_BYTES = ENTRY.size
 _SIZE_AND_DELTA = struct.Struct("<II")  # how an entry begins
 LEVEL_BITS = 15
-_FLAG_BITS = LEVEL_BITS | NAMED
+_FLAG_BITS = LEVEL_BITS | NAMED | BATCHED
 _LEVELS = bytes(orders.level if orders is not None else 0 for orders in OF_FLAGS[:NAMED])
 """The level for each number in an entry; a number unknown to this version counts as the default."""
 _EXTRAS = struct.Struct("<Q")
 _LIST = struct.Struct("<BBHI")  # reason (of releases: 1 for state), length of the group's name, 0, number of runs
 _SETTLED = struct.Struct("<QI")  # first seq, count
+_ENDED = 255  # stands for a reason, in the journal of transactions only
 _SETTLED_AT_ONCE = 64
 _SETTLED_MANY = struct.Struct("<" + "QI" * _SETTLED_AT_ONCE)
 _RELEASED = struct.Struct("<QIIQ")  # first seq, count, tries, due (engine time in ms, 0 for now)
@@ -72,6 +73,7 @@ class Flag(IntEnum):
     EXTRAS = 1  # some message has an expiry or names groups
     COPY = 2  # messages copied forward by the cleaner: their seqs have gaps
     LEVELS = 4  # some message has another priority than the default
+    BATCHED = 8  # some message is of a batch
 
 
 class Reason(IntEnum):
@@ -95,7 +97,7 @@ class Reason(IntEnum):
 
 
 class Note(IntEnum):
-    """Kinds of notes. All but the first and the last are facts: `core.engine.facts.kinds` has their contents."""
+    """Kinds of notes. Those with a row in `core.engine.facts.kinds` are facts; it has the contents of all."""
 
     LOG_START = 1  # the oldest segment there must be
     DELIVERED = 2  # a named group's delivered mark
@@ -106,6 +108,8 @@ class Note(IntEnum):
     PRODUCER = 7  # the last number of a producer
     RANK = 8  # the delivered mark of a level in a group; that of the default level is another note
     NAME = 10  # the message that has a unique name
+    BATCH = 11  # how many messages of a batch were stored, and how many have ended
+    BATCH_SETTLED = 12  # by how much the latter has risen: no fact, because the next note of the batch has it
     FILLER = 255  # says nothing: a repair puts it in the place of damaged bytes
 
 
@@ -212,7 +216,7 @@ def encode_extras(message: Message) -> bytes:
 
 def encode_entries(messages: Iterable[Message], first_seq: int, parts: list[bytes]) -> int:
     """Append the entries of `messages` to `parts`; return the batch flags for what some of them have."""
-    any_extras = any_levels = False
+    any_extras = any_levels = any_batched = False
     pack = ENTRY.pack
     for message in messages:
         headers = message.headers
@@ -223,6 +227,9 @@ def encode_entries(messages: Iterable[Message], first_seq: int, parts: list[byte
             if orders is not None:
                 level = orders.level
                 flags = level | NAMED if orders.named else level
+                if orders.batched:
+                    flags |= BATCHED
+                    any_batched = True
             extras = encode_extras(message) if message.expires_ms or (orders is not None and orders.groups) else b""
             size = ENTRY_BYTES + len(extras) + len(headers) + len(body)
             parts.append(pack(size, message.seq - first_seq, message.timestamp_ms, len(headers), flags, len(extras)))
@@ -236,7 +243,8 @@ def encode_entries(messages: Iterable[Message], first_seq: int, parts: list[byte
             parts.append(pack(size, message.seq - first_seq, message.timestamp_ms, len(headers), 0, 0))
         parts.append(headers)
         parts.append(body)
-    return (Flag.EXTRAS if any_extras else 0) | (Flag.LEVELS if any_levels else 0)
+    flags = Flag.BATCHED if any_batched else 0
+    return flags | (Flag.EXTRAS if any_extras else 0) | (Flag.LEVELS if any_levels else 0)
 
 
 def decode_entries(data: bytes, offset: int, count: int, first_seq: int) -> list[Message]:
@@ -415,6 +423,22 @@ def decode_settled(data: bytes, offset: int, end: int) -> Iterator[Settled]:
         for first, length in _SETTLED.iter_unpack(data[offset : offset + count * _SETTLED.size]):
             yield Settled(group, reason, first, length)
         offset += count * _SETTLED.size
+
+
+def encode_ended(key: bytes) -> bytes:
+    """Return a settle list of no messages, which says that a batch has ended. Programs without batches skip it."""
+    name = key.hex().encode()
+    return _LIST.pack(_ENDED, len(name), 0, 0) + name
+
+
+def decode_ended(data: bytes, offset: int, end: int) -> Iterator[bytes]:
+    """Yield the keys of the batches that have ended, from the settle lists between `offset` and `end`."""
+    while offset < end:
+        reason, name_bytes, _, count = _LIST.unpack_from(data, offset)
+        offset += _LIST.size
+        if reason == _ENDED:
+            yield bytes.fromhex(data[offset : offset + name_bytes].decode())
+        offset += name_bytes + count * _SETTLED.size
 
 
 def encode_tries(released: Sequence[TriesRecord], *, state: bool = False) -> bytes:

@@ -35,6 +35,7 @@ class Replay:
     """Replays one queue's log. Blocking; to be done before the queue is used."""
 
     def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self._state = parts.state
         self._log = parts.log
         self._index = parts.index
@@ -153,6 +154,8 @@ class Replay:
             self._forget_settled(group.name)
             group.recount()
         self._index.dynamic_groups.sweep()
+        if self._parts.tallies is not None:
+            self._parts.tallies.recovered(self._index.pending_unnamed, self._log_start)
 
     def _set_aside(self, chain: Chain) -> None:
         """Keep files that can't be read, under names that are no part of the log, and count all such files."""
@@ -226,6 +229,8 @@ class Replay:
             for seq in range(first, first + count):
                 group.recover(seq, tries, due_ms)
             group.stored(TriesRecord(name, first, count, tries, due_ms), segment)
+        if header.flags & Flag.BATCHED or (header.flags & Flag.COPY and self._parts.tallies is not None):
+            self._parts.count_batches().recover_messages(batch.messages())
         for name, _reason, first, count in decode_settled(batch.data, batch.settles_at, batch.notes_at):
             if name not in earlier:
                 self._settle(name, first, count)
@@ -243,6 +248,8 @@ class Replay:
                 if name in earlier:
                     continue
                 self._mark(name, level, seq)
+            elif note in (Note.BATCH, Note.BATCH_SETTLED):
+                self._parts.count_batches().recover(note, payload)
             self._facts.recover(note, payload, segment.number, earlier)
         self._mark(UNNAMED, 0, header.delivered)
         self._log.tx = max(self._log.tx, header.tx)

@@ -53,8 +53,8 @@ def publish_event(engine: Engine, project: str, event: str, messages: list[Messa
         if key_of(message.headers):
             job.ended(place, NotSupported(unsupported.ORDERING))
             continue
-        if message.orders is not None and message.orders.named:
-            job.ended(place, NotSupported(unsupported.NAMES))
+        if message.orders is not None and (message.orders.named or message.orders.batched):
+            job.ended(place, NotSupported(unsupported.NAMES if message.orders.named else unsupported.BATCHES))
             continue
         copy = Message(message.body, message.headers)
         copy.seq, copy.timestamp_ms = first + place, now_ms

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from curbstone.core.errors import NoSuchGroup, NotSupported
 from curbstone.core.headers import key_of
-from curbstone.core.message import Message, any_named
+from curbstone.core.message import Message, any_named, any_with_facts
 from curbstone.core.options import QueueOptions
 from curbstone.core.positions import Backlog, GroupInfo
 from curbstone.core.values import NOBODY, Done
@@ -29,6 +29,7 @@ FAIR = "key_limit, key_rate and fair need the local engine: RabbitMQ knows no ke
 KEY_COUNTS = "Counts by ordering key need the local engine: a cluster does not look at the keys of messages."
 LIMITS = "in_flight and rate need the local engine: several gateways deliver the messages of a cluster's queue."
 NAMES = "Unique names, and messages that replace others, need the local engine: a cluster does not look at what waits."
+BATCHES = "Batches need the local engine: several gateways settle the messages of a cluster's queue."
 EVENT_DELAY = (
     "A delay on a message for an event needs the local engine; on a cluster only messages for a queue have one."
 )
@@ -40,9 +41,11 @@ _LOCAL_OPTIONS = frozenset(
 
 
 def check_orders(messages: Sequence[Message]) -> None:
-    """Raise NotSupported for a message with an ordering key or a unique name."""
+    """Raise NotSupported for a message with an ordering key, a unique name or a batch."""
     if any_named(messages):
         _refuse(NAMES)
+    if any_with_facts(messages):
+        _refuse(BATCHES)
     if any([key_of(message.headers) for message in messages]):
         _refuse(ORDERING)
 
@@ -65,6 +68,11 @@ def check_filter(text: str, *, is_private: bool) -> None:
     """Raise NotSupported for the filter of a binding that needs the local engine."""
     if text and not is_private:
         _refuse(FILTERS)
+
+
+def no_batches() -> NoReturn:
+    """Raise NotSupported for a call about batches."""
+    _refuse(BATCHES)
 
 
 def registered(options: Mapping[str, object]) -> dict[str, object]:

@@ -82,6 +82,7 @@ class _Mq:
         message = Message(await read_body(request, request.receive, bytes_max), block, orders_in(block))
         if meter is not None:
             meter.count(1, len(message.body) + len(block))
+        access_of(request).check_batches(queue.name, [message])
         self._traffic.published += 1
         try:
             _, seq, _ = await answer(lambda done: queue.publish([message], done))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.requests import Request
@@ -9,9 +11,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
+from curbstone.core.batches import BATCH, BATCH_SIZE, BATCH_TO, has_batch
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.message import Message, any_named
-from curbstone.core.orders import MARKS, has_name, level_in, orders_in, orders_of
+from curbstone.core.orders import MARKS, changed, has_name, level_in, orders_in, orders_of
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats import cloud_events
 from curbstone.gateway.formats.idempotency import HEADER, key_of
@@ -66,6 +69,8 @@ class Stored(NamedTuple):
 
 async def publish(queue: Queue, scope: AnyScope, messages: list[Message], *, atomic: bool) -> Stored:
     """Publish the messages of a request; raise CurbstoneError if one of them was not stored."""
+    if len(messages) > 1 or messages[0].orders is not None:
+        access_of(scope).check_batches(queue.name, messages)
     key = None
     named = scope["fields"].named
     if not _OF_REPEATS.isdisjoint(named):
@@ -136,6 +141,7 @@ async def read_message(scope: AnyScope, receive: Receive, settings: GatewaySetti
             groups=groups_of(query.get("groups", "")),
             level=level_in(message.headers),
             named=has_name(message.headers),
+            batched=has_batch(message.headers),
         )
     elif any([mark in message.headers for mark in MARKS]):
         message.orders = orders_in(message.headers)
@@ -214,7 +220,37 @@ class Batch:
         queue = access_of(scope).queue(name_in(scope), Right.SEND)
         bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
         messages = await read_batch(scope, receive, self._settings, bytes_max)
+        batch = _batch_asked(scope, queue, messages)
         self._traffic.published += len(messages)
         stored = await publish(queue, scope, messages, atomic=True)
         self._traffic.confirmed += len(messages)
-        await reply_json(send, stored.members, 201, stored.headers)
+        await reply_json(send, stored.members | batch, 201, stored.headers)
+
+
+def _batch_asked(scope: AnyScope, queue: Queue, messages: list[Message]) -> dict[str, object]:
+    """Let the messages of a request be a batch that reports to the queue in its parameter `to`, if it has that.
+
+    Return the member for the reply, with the id of the batch: that in the parameter `batch`, or a new one. A request
+    that is repeated with its Idempotency-Key has the same content, so the id then follows from the key.
+    """
+    query = query_of(scope)
+    if "to" not in query:
+        if "batch" in query:
+            raise BadRequest("the parameter batch is for a request with the parameter to")
+        return {}
+    if any([message.orders is not None and message.orders.batched for message in messages]):
+        raise BadRequest("with the parameter to, all messages are one batch, so none may name another")
+    key = scope["fields"].named.get(HEADER)
+    made = blake2b(queue.uid.encode() + key, digest_size=8).hexdigest() if key else secrets.token_hex(8)
+    batch = query.get("batch", made)
+    lines = block_of_http(
+        (
+            (BATCH.encode(), batch.encode()),
+            (BATCH_SIZE.encode(), b"%d" % len(messages)),
+            (BATCH_TO.encode(), query["to"].encode()),
+        )
+    )
+    for message in messages:
+        message.headers += lines
+        message.orders = changed(message.orders, batched=True)
+    return {"batch": batch}

@@ -60,6 +60,7 @@ class Requests:
         box = reply_queue(secrets.token_urlsafe(16))
         if message.orders is not None and message.orders.named:
             raise BadRequest("a request can't have a unique name, or replace another one: its answer is for one client")
+        access.check_batches(queue.name, [message])
         message.headers += headers.encode([("reply-to", reply_address(box))])
         if not message.ttl_ms:  # after that no client waits for a reply
             message.orders = changed(message.orders, ttl_ms=max(longest_ms, 1))

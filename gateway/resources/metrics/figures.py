@@ -41,6 +41,7 @@ QUEUE_GAUGES = {
     "reserved_bytes": "Bytes of the cap that no message may take: for cleaning, acks and returned messages",
     "available_bytes": "The largest message that is accepted now, at most the option max_message_size",
     "consumers": "Consumers",
+    "batches_open": "Batches of messages that have not ended",
     "oldest_message_age_seconds": "How long ago the oldest message that is not settled was published, 0 where none is",
 }
 HELD_BACK = "Ready messages that an option holds back; of queues that have it"
@@ -68,6 +69,8 @@ TOTALS = {
     "messages_filtered": ("filtered", "Messages to events that the filters of its bindings kept out"),
     "messages_duplicate": ("duplicates", "Messages not stored because others had their unique names"),
     "messages_replaced": ("replaced", "Messages that later ones of their name replaced while they waited"),
+    "batches_ended": ("batches_ended", "Batches that have ended, and whose reports were sent"),
+    "batches_abandoned": ("batches_abandoned", "Batches dropped because they lacked messages for a week"),
     "messages_overflowed": ("overflowed", "Messages that gave way to newer ones at the cap (option overflow)"),
 }
 RATES = {
@@ -408,6 +411,7 @@ class Figures:
             "reserved_bytes": space.reserved,
             "available_bytes": space.available,
             "consumers": counts.consumers,
+            "batches_open": len(queue.batches()),
             "oldest_message_age_seconds": age_ms / 1000,
         }
         to_full_s = self._filling.update(queue.uid, counts.bytes, cap - space.reserved, self._host.now_ms())

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from curbstone.access.caller import shown
 from curbstone.access.rights import Right
+from curbstone.core.batches import batch_of
 from curbstone.core.orders import asked_name, priority_of, shown_name
 from curbstone.core.values import LEAVING, Capability, Counts, Holder, Peeked, Who
 from curbstone.gateway.formats.parameters import group_of, query_of
@@ -135,6 +136,8 @@ def _about_queue(
     for backlog in others[:GROUPS_MAX]:
         note = "" if backlog.declared else ", which is not declared: only its own consumers get them"
         yield f"{_messages(backlog.rdy)} ready for group {backlog.group}{note}."
+    if not group:
+        yield from _about_batches(queue)
     yield from _about_room(queue, counts.bytes)
     if queue.stats.overflowed:
         yield f"Since the start it has dropped {_count(queue.stats.overflowed)} to make room for newer ones."
@@ -274,7 +277,30 @@ def _about_message(queue: Queue, message_id: str, found: Peeked | None, held_by:
         "delayed": f"is delayed until {_time(found.due_ms)}.",
     }
     held = "".join(f" {_about_holder(each)}" for each in held_by)
-    return f"Message {message_id} {states[found.state]}{held}{tries}{_about_name(found)}"
+    return f"Message {message_id} {states[found.state]}{held}{tries}{_about_name(found)}{_about_batch(found)}"
+
+
+def _about_batches(queue: Queue) -> Iterator[str]:
+    batches = queue.batches()
+    if not batches:
+        return
+    first = min([each.tally for each in batches], key=lambda tally: tally.begun_ms)
+    of_size = f"{first.stored} of its {first.size} messages" if first.size else _count(first.stored)
+    has = f"has {of_size}, of which {first.pending} {_is(first.pending)} not settled"
+    if len(batches) == 1:
+        yield f"Batch {first.id!r} has not ended: it {has}."
+    else:
+        yield f"{len(batches)} batches have not ended; the first of them, {first.id!r}, {has}."
+    refused = [each for each in batches if each.refusal]
+    for each in refused[:1]:
+        more = f", and {len(refused) - 1} more" if len(refused) > 1 else ""
+        yield f"The report of batch {each.tally.id!r}{more} waits, because it was refused: {each.refusal}."
+
+
+def _about_batch(found: Peeked) -> str:
+    """Say which batch a message is of."""
+    orders = found.message.orders
+    return f" It is of batch {batch_of(found.message.headers).id!r}." if orders is not None and orders.batched else ""
 
 
 def _about_name(found: Peeked) -> str:

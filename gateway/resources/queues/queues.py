@@ -89,6 +89,8 @@ def info_of(queue: Queue, group: str = "", *, has_figures: bool = True) -> dict[
         info["duplicates"] = queue.stats.duplicates
     if queue.stats.replaced:
         info["replaced"] = queue.stats.replaced
+    if batches := len(queue.batches()):
+        info["batches"] = batches
     if not has_figures:
         del info["delayed"], info["bytes"]
     if queue.damaged:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from curbstone.core.batches import ID_BYTES_MAX, Tally
 from curbstone.core.engine.facts.facts import EMPTY, BatchFacts, Changes, Facts, put
 from curbstone.core.engine.facts.kinds import (
     KINDS,
@@ -25,6 +26,7 @@ from curbstone.core.engine.facts.kinds import (
     encode_producer,
     encode_seq,
     encode_staged,
+    encode_tally,
     staged_key,
 )
 from curbstone.core.engine.log.format import Note, decode_notes
@@ -115,7 +117,8 @@ def test_the_room_of_a_fact_suffices_for_its_note(note: Note) -> None:
     bench = Bench()
     named = encode_named(1, True, 1, bytes(16))
     values = {Note.KEY: dedup(1, 2000), Note.PRODUCER: producer(1, 1), Note.STAGED: encode_staged(1, 1)}
-    value = {**values, Note.NAME: named}.get(note)
+    largest = encode_tally(bytes(16), Tally("b" * ID_BYTES_MAX, "q" * 200))
+    value = {**values, Note.NAME: named, Note.BATCH: largest}.get(note)
     if value is None:
         assert KINDS[note].room == 0, "these are few"
     else:

@@ -57,7 +57,10 @@ async def test_an_event_may_have_a_slash_as_over_stomp(gateway: Running) -> None
 @pytest.mark.parametrize("path", ["/v2/p%2F1/events/a/queues/q", f"{EVENTS}/a/queues/b%2Fq", f"{EVENTS}%2Fa/queues/q"])
 async def test_other_names_have_no_slash(gateway: Running, path: str) -> None:
     reply = await gateway.http.put(path)
-    assert (reply.status_code, reply.json()["detail"]) == (400, "only the name of an event can contain a slash, as %2F")
+    assert (reply.status_code, reply.json()["detail"]) == (
+        400,
+        "only the name of an event or the id of a batch can contain a slash, as %2F",
+    )
 
 
 async def test_a_queue_bound_twice_over_gets_one_copy(gateway: Running) -> None:

@@ -25,7 +25,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.publish_session import PublishSession
 from curbstone.gateway.websocket.publish_targets import ToQueue
-from tests.gateway.fakes import ANYBODY, FakeQueue, FakeWire, binary, no_key, text
+from tests.gateway.fakes import ANYBODY, FakeQueue, FakeWire, anything, binary, text
 
 SETTINGS = GatewaySettings(max_message_size=500, max_ttl_s=3600)
 DEEP = "[" * 100_000
@@ -37,7 +37,7 @@ class Publisher:
     def __init__(self, *, groups: tuple[str, ...] = (), confirm_ids: bool = False) -> None:
         self.queue = FakeQueue()
         self.session = PublishSession(
-            ToQueue(self.queue.queue, no_key, confirm_ids=confirm_ids), ANYBODY, SETTINGS, groups=groups
+            ToQueue(self.queue.queue, anything, confirm_ids=confirm_ids), ANYBODY, SETTINGS, groups=groups
         )
         self.wire = FakeWire(self.session)
 
@@ -279,7 +279,7 @@ def test_what_an_engine_refuses_at_once_is_reported_behind_what_came_before() ->
     """Where an engine lacked idempotency keys, or ordering keys, the connection broke without a word."""
     publisher = Publisher()
     publisher.queue.publish = picky(publisher.queue.publish)  # type: ignore[method-assign]
-    publisher.session = PublishSession(ToQueue(publisher.queue.queue, no_key), ANYBODY, SETTINGS)
+    publisher.session = PublishSession(ToQueue(publisher.queue.queue, anything), ANYBODY, SETTINGS)
     publisher.wire = FakeWire(publisher.session)
     publisher.send(
         *(text(f'{{"message":"{number}"{bad}}}') for number, bad in enumerate(["", ',"x-msg-x-bad":"1"', ""]))

@@ -22,7 +22,7 @@ from curbstone.gateway.websocket.session import Session
 from curbstone.gateway.websocket.subscription import Subscription
 from curbstone.net import fair_reader as net_turns
 from curbstone.net.budget import Budget
-from tests.gateway.fakes import ANYBODY, FakeQueue, no_key
+from tests.gateway.fakes import ANYBODY, FakeQueue, anything
 from tests.kit.gateway import Running, running
 
 pytestmark = pytest.mark.anyio
@@ -193,7 +193,7 @@ def deaf(protocol: str) -> tuple[WebSocketProtocol, DeafTransport, Turns]:
     """Return a WebSocket whose peer does not read."""
     queue = FakeQueue().queue
     session: Session = (
-        PublishSession(ToQueue(queue, no_key), ANYBODY, GatewaySettings())
+        PublishSession(ToQueue(queue, anything), ANYBODY, GatewaySettings())
         if protocol == "publish"
         else ConsumeSession(Subscription(queue, settles=True, limit=10), ANYBODY)
     )
