@@ -344,7 +344,7 @@ class StandbyProcess:
 
     def _watch(self) -> None:
         """Look at the lease, and take it when that is allowed."""
-        lease, said = self._lease, ""
+        lease, reported = self._lease, ""
         assert lease is not None
         while not self._is_over:
             why = ""
@@ -357,9 +357,9 @@ class StandbyProcess:
                 why = f"this copy does not take the lease, which is over: {error}" if lease.is_over else ""
             except (OSError, ValueError) as error:
                 why = f"the lease can't be read: {error}"
-            if why and why != said:
+            if why and why != reported:
                 log.warning("%s", why)
-            said = why
+            reported = why
             time.sleep(lease.look_s)
 
     def _check(self, *, accepts_loss: bool) -> None:

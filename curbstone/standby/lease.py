@@ -257,7 +257,7 @@ class Candidate(NamedTuple):
     term: int
     is_complete: bool
     in_sync: bool
-    """Whether the server has said last that the copy has everything that is confirmed."""
+    """Whether it has everything that is confirmed, by what the server has stated last."""
     reaches_ms: int | None
     """Up to which moment it has the stream; None if that is unknown."""
 

@@ -32,7 +32,7 @@ class LeaseWatch:
         self._ttl_ms = int(settings.lease_ttl * 1000)
         self._lag_ms = None if settings.failover_lag is None else int(settings.failover_lag * 1000)
         self._watch = Watch(now_ms)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.look_s = settings.lease_ttl / LOOKS
         """How often to look."""
 
@@ -80,31 +80,31 @@ class LeaseWatch:
 
         Raise NotPromoted, or OSError if it is unknown whether it was taken: then look again, and take it again.
         """
-        try:
-            self.look()
-        except BadLease as error:
-            raise NotPromoted(str(error)) from None
-        lacks = self.lacks(copy, reaches_ms, accepts_loss=accepts_loss)
-        with self._lock:
-            found, state = self._watch.found, copy.state
-            assert found is not None
-            lease = Lease(
-                server=state.server,
-                term=state.term + 1,
-                holder=state.copy,
-                name=socket.gethostname()[:100],
-                url=self._url,
-                sync=(),
-                ttl_ms=self._ttl_ms,
-            )
-            holder = Holder(lease, found.version, now_ms)
-            call = holder.call()
-            assert call is not None
+        with self._lock:  # so that the version that is replaced is the one that was judged
             try:
-                holder.answer(perform(self._store, call))
-            except Replaced as error:
+                self.look()
+                lacks = self.lacks(copy, reaches_ms, accepts_loss=accepts_loss)
+                self._take(copy.state)
+            except (BadLease, Replaced) as error:
                 raise NotPromoted(str(error)) from None
         return lacks
+
+    def _take(self, state: State) -> None:
+        found = self._watch.found
+        assert found is not None
+        lease = Lease(
+            server=state.server,
+            term=state.term + 1,
+            holder=state.copy,
+            name=socket.gethostname()[:100],
+            url=self._url,
+            sync=(),
+            ttl_ms=self._ttl_ms,
+        )
+        holder = Holder(lease, found.version, now_ms)
+        call = holder.call()
+        assert call is not None
+        holder.answer(perform(self._store, call))
 
     def close(self) -> None:
         """Close the connection to the store."""

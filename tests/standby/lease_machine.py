@@ -141,7 +141,7 @@ class Machine:
             self.stream, self.now_ms, lambda: None, patience_ms=PATIENCE_MS, syncs_always=True,
             is_alone=not self.believed, note_alone=self.note_alone, may_continue_alone=self.may_continue_alone,
         )  # fmt: skip
-        self.gate = LeaseBarrier(self.holder, self.barrier if world.is_sync else None)
+        self.confirm_barrier = LeaseBarrier(self.holder, self.barrier if world.is_sync else None)
         self.waiting: list[tuple[int, int]] = []
         self.confirms_for: Machine | None = None
         world.begins_to_serve(self)
@@ -184,8 +184,8 @@ class Machine:
             self.barrier.begin()
             self.stream.write("x", 0, [b"%d" % self.world.items])
             self.items.append(self.world.items)
-            self.waiting.append((self.gate.end(), self.world.items))
-        while self.waiting and self.gate.allows(self.waiting[0][0]):
+            self.waiting.append((self.confirm_barrier.end(), self.world.items))
+        while self.waiting and self.confirm_barrier.allows(self.waiting[0][0]):
             self.world.confirm(self, self.waiting.pop(0)[1])
         if self.rng.random() < 0.0005:
             self.give()

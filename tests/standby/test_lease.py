@@ -96,7 +96,7 @@ def _changed(patch: Patch, change: Callable[[Candidate], Candidate]) -> None:
 
 
 def _named_by_nobody(patch: Patch) -> None:
-    """A copy takes the lease because the server has said that it is in sync, whatever the record says."""
+    """A copy takes the lease because the server has stated that it is in sync, whatever the record names."""
     original = Watch.lacks
 
     def lacks(self: Watch, copy: Candidate, lag_ms: int | None) -> str:
@@ -112,7 +112,7 @@ def _named_by_nobody(patch: Patch) -> None:
 
 
 def _named_at_once(patch: Patch) -> None:
-    """The record names a standby that joins. What the server has said to the standby does not count."""
+    """The record names a standby that joins. What the server has stated to the standby does not count."""
 
     def tick(self: Machine, holder: Holder) -> None:
         if not self.barrier.tick() and self.confirms_for is not None:

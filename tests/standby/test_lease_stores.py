@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -11,14 +12,21 @@ from typing import Any
 
 import pytest
 
+from curbstone.core.disk import OsDisk
+from curbstone.settings import load
 from curbstone.standby import kubernetes_lease
+from curbstone.standby.frames import InSync
 from curbstone.standby.kubernetes_lease import RECORD
 from curbstone.standby.lease import BadLease, Lease, LeaseStore
 from curbstone.standby.lease_keeper import acquire, store_at
+from curbstone.standby.lease_watch import LeaseWatch
+from curbstone.standby.place import Place
+from curbstone.standby.second_copy import SecondCopy
 from tests.kit.authority import Authority
 from tests.kit.object_store import object_store
 from tests.kit.until import until
 from tests.standby.kubernetes_api import KubernetesApi
+from tests.standby.test_second_copy import AtOnce
 
 LEASE = Lease(server="s", term=1, holder="a", name="one", url="", sync=(), ttl_ms=15_000, write="1")
 
@@ -99,6 +107,34 @@ def test_the_lease_of_a_server_that_is_stuck_is_not_renewed(in_kubernetes: Lease
     before = api.writes
     until(lambda: api.writes > before, "it is not renewed although the server runs")
     keeper.hand_over("b", "two")
+
+
+def test_a_lease_that_is_renewed_while_it_is_judged_is_not_taken(
+    in_kubernetes: LeaseStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread looked between the decision and the write, which then replaced the version of the renewal."""
+    first = in_kubernetes.write(replace(LEASE, sync=("b",)), None)
+    place = Place(OsDisk(tmp_path / "copy"), b"")
+    place.change(server="s", term=1, copy="b", is_complete=True, in_sync=InSync.ON_DISK)
+    place.close()
+    copy = SecondCopy(OsDisk(tmp_path / "copy", is_shared=True), b"", AtOnce(), lambda: 0)
+    watch = LeaseWatch(load({"lease": "k8s://shop/lease", "standby_backlog": "1MiB"}))
+    looks = threading.Thread(target=watch.look)
+
+    def lacks(*_: object, **_more: object) -> str:
+        in_kubernetes.write(replace(LEASE, write="2"), first)
+        looks.start()
+        looks.join(0.5)
+        return ""
+
+    monkeypatch.setattr(watch, "lacks", lacks)
+    with pytest.raises(OSError, match="modified"):
+        watch.take(copy, None)
+    looks.join()
+    watch.close()
+    copy.close()
+    found = in_kubernetes.read()
+    assert found is not None and found.lease.holder == "a"
 
 
 def test_what_others_have_put_into_the_object_is_kept(api: KubernetesApi, in_kubernetes: LeaseStore) -> None:
