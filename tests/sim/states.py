@@ -343,6 +343,8 @@ STARTS: dict[str, Callable[[Broker, Files, Files], object]] = {
 """What a start finds or does: the server, and the sizes of files before and after it."""
 
 EVENTS = (
+    "a batch has ended",
+    "a batch has ended after a crash",
     "a crash in a start, after a crash in a start",
     "a message is left out after a crash",
     "a message is left out because of one that is on its way",
