@@ -169,7 +169,7 @@ def _lease(value: object) -> str:
     found = _text(value)
     if found and not re.fullmatch(r"k8s://[a-z0-9-]+/[a-z0-9.-]+|(s3|gs|az)://[^/?#]+/[^?#]*[^/?#]", found):
         raise ValueError(
-            f"bad lease {found!r}: s3://bucket/key, gs://bucket/key, az://account/container/key or k8s://namespace/name;"
+            f"bad lease {found!r}: s3://bucket/key, gs://bucket/key, az://container/key or k8s://namespace/name;"
             " other stores can't replace an object only if nobody else has"
         )
     return found

@@ -151,22 +151,23 @@ class LeaseKeeper:
 
 def store_at(url: str, ttl_s: float) -> LeaseStore:
     """Return the store at the URL of a lease. Raise Unavailable."""
+    try:
+        return _store_at(url, ttl_s / RENEWALS)
+    except ImportError as error:
+        raise Unavailable(f"--lease {url} needs obstore: pip install 'curbstone[objects]' ({error})") from error
+    except OSError as error:
+        raise Unavailable(f"--lease {url}: {error}") from error
+
+
+def _store_at(url: str, timeout_s: float) -> LeaseStore:
     scheme, _, place = url.partition("://")
-    timeout_s = ttl_s / RENEWALS
     if scheme == "k8s":
         from curbstone.standby.kubernetes_lease import KubernetesLease
 
         namespace, _, name = place.partition("/")
-        try:
-            return KubernetesLease(namespace, name, timeout_s)
-        except OSError as error:
-            raise Unavailable(f"--lease {url}: {error}") from error
-    try:
-        from curbstone.standby.object_lease import ObjectLease
-    except ImportError as error:
-        raise Unavailable(
-            f"--lease {url} needs obstore; pip install 'curbstone[objects]' installs it ({error})"
-        ) from error
+        return KubernetesLease(namespace, name, timeout_s)
+    from curbstone.standby.object_lease import ObjectLease
+
     return ObjectLease(url, timeout_s)
 
 

@@ -20,12 +20,16 @@ class ObjectLease:
     """Implements `lease.LeaseStore`. Credentials are those of the environment, as for the vendor's own tools."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
+        """Raise OSError if the environment lacks something."""
         folder, _, self._name = url.rpartition("/")
         options: dict[str, Any] = {"timeout": f"{timeout_s:g}s", "connect_timeout": f"{timeout_s:g}s"}
         if os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true":
             options["allow_http"] = True
         # No retries by itself: a second attempt fails if the first one has taken effect.
-        self._store = from_url(folder, client_options=options, retry_config={"max_retries": 0})
+        try:
+            self._store = from_url(folder, client_options=options, retry_config={"max_retries": 0})
+        except BaseError as error:
+            raise _failed(error) from None
 
     def check(self) -> None:
         """See `LeaseStore`. It is tried with another object, NAME.check."""

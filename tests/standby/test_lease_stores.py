@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from curbstone.core.disk import OsDisk
+from curbstone.core.errors import Unavailable
 from curbstone.settings import load
 from curbstone.standby import kubernetes_lease
 from curbstone.standby.frames import InSync
@@ -170,6 +172,22 @@ def test_a_damaged_record_is_no_lease(api: KubernetesApi, in_kubernetes: LeaseSt
         api.put({"kind": "Lease", "metadata": {"name": "lease", "annotations": {RECORD: record}}})
         with pytest.raises(BadLease):
             in_kubernetes.read()
+
+
+def test_what_a_store_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore", reason="`make spark-deps` brings it")
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(Unavailable, match="^--lease az://leases/shop: .*Account must be specified$"):
+        store_at("az://leases/shop", 15)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "example")
+    store_at("az://leases/shop", 15).close()
+
+
+def test_without_its_library_a_store_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.delitem(sys.modules, "curbstone.standby.object_lease", raising=False)
+    with pytest.raises(Unavailable, match=r"pip install 'curbstone\[objects\]'"):
+        store_at("s3://leases/shop", 15)
 
 
 def test_a_store_that_ignores_versions_is_refused(s3: None, monkeypatch: pytest.MonkeyPatch) -> None:
