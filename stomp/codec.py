@@ -204,6 +204,8 @@ class FrameParser:
                     if plain:
                         head = heads.get(key)
                         start = end + 2
+                        if head is None and key.startswith(b"SEND\n"):
+                            head = self._learn(key, found)
                         if head is not None:
                             length = head.content_length
                             stop = data.find(b"\0", start) if length is None else start + length
@@ -217,8 +219,6 @@ class FrameParser:
                                 frames.append((ACK_BY_ID, found, ack_id))
                                 pos = start + 1
                                 continue
-                        elif key.startswith(b"SEND\n") and self._learn(key, found):
-                            continue
             after = self._read_one(data, pos, searched, in_body, frames)
             if after < 0:
                 return pos
@@ -229,11 +229,11 @@ class FrameParser:
                 return pos
         return pos
 
-    def _learn(self, key: bytes, receipt: bytes | None) -> bool:
-        """Parse and remember the head of a SEND without its receipt; return False if it must be read by `_read_one`."""
+    def _learn(self, key: bytes, receipt: bytes | None) -> Head | None:
+        """Parse and remember the head of a SEND without its receipt; return None if it must be read by `_read_one`."""
         # With a CR or a NUL in it, the head may end before the LF LF that was found.
         if len(key) > _HEAD_CACHED_BYTES_MAX or b"\r" in key or b"\0" in key:
-            return False
+            return None
         try:
             if len(self._heads) >= _HEADS_MAX or self._heads_bytes + len(key) > _HEADS_BYTES_MAX:
                 self._forget_heads()
@@ -243,7 +243,7 @@ class FrameParser:
             raise
         self._heads[key] = head
         self._heads_bytes += len(key)
-        return True
+        return head
 
     def _varied_head(self, key: bytes) -> Head | None:
         """Return the head of a SEND that has `VARIED` headers; None if it has none, or must be parsed as a whole."""

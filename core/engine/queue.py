@@ -467,9 +467,9 @@ def _publish_each(
         orders = message.orders
         if orders is not None:
             has_levels = True
-            if orders.delay_ms or orders.ttl_ms or orders.groups or orders.named or orders.batched:
+            has_facts = has_facts or orders.named or orders.batched
+            if orders.delay_ms or orders.ttl_ms or orders.groups:
                 are_plain = False
-                has_facts = has_facts or orders.named or orders.batched
         if message.expires_ms:
             are_plain = False
     size = size if are_plain else 0

@@ -116,8 +116,8 @@ class Publish:
         self.messages = messages
         self.early = early
         self.bytes = size
-        """Bytes of the entries of plain messages: they have no expiry, and of orders at most a level. 0 if they were
-        not looked at, or if some are not plain."""
+        """Bytes of the entries of plain messages: they have no expiry, and of orders at most a level and a name. 0 if
+        they were not looked at, or if some are not plain."""
         self.has_levels = has_levels
         """Whether some of these plain messages have a level."""
         self.has_facts = has_facts

@@ -112,6 +112,24 @@ class Names:
         most = self._parts.facts.most(Note.NAME)
         return QueueFull(f"queue {self._parts.state.name} has {most} messages with unique names, which is the most")
 
+    def take_all(self, messages: list[Message], seq: int) -> bool:
+        """Give messages their names, with seqs from `seq` on; return False, and do nothing, if some may be taken.
+
+        It does nothing either if some of the messages are of batches, which are counted one by one.
+        """
+        if any([message.orders is not None and message.orders.batched for message in messages]):
+            return False
+        found = [name_of(message) for message in messages]
+        wanted = {name.hashed for name in found if name is not None}
+        if len(wanted) < len(found) - found.count(None) or len(wanted) > self._left:
+            return False
+        if not self._coming.keys().isdisjoint(wanted) or self._parts.facts.has_any(Note.NAME, wanted):
+            return False
+        for place, name in enumerate(found):
+            if name is not None:
+                self.take(name, seq + place, messages[place])
+        return True
+
     def take(self, name: Name, seq: int, message: Message) -> None:
         """Give a name to a message of this batch, which perhaps replaces another one."""
         since_ms = self._replace(name, message) if name.replaces else self._now_ms

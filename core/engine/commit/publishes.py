@@ -358,11 +358,17 @@ class Publishes:
             messages, size = messages[publish.next : publish.inspection.fit], 0
         elif publish.next:
             messages, size = messages[publish.next :], 0
-        if not publish.has_facts and self._fit_at_once(messages, size):
-            self._put_in(publish, messages, size)
-            if publish.next == len(publish.messages):
-                self._parts.write_queue.publishes.popleft()
-            return True
+        names = self._unique_names() if publish.has_facts else None
+        more = names.bytes_each if names is not None else 0
+        tries = self._tries_bytes
+        if self._fit_at_once(messages, size, more):
+            if names is None or names.take_all(messages, self._state.next_seq + len(self.messages)):
+                self._space -= more * len(messages)
+                self._put_in(publish, messages, size)
+                if publish.next == len(publish.messages):
+                    self._parts.write_queue.publishes.popleft()
+                return True
+            self._tries_bytes = tries
         return self._take_each(publish, messages)
 
     def _take_each(self, publish: Publish, messages: list[Message]) -> bool:
@@ -431,10 +437,10 @@ class Publishes:
             self._parts.write_queue.publishes.popleft()
         return True
 
-    def _fit_at_once(self, messages: list[Message], size: int) -> bool:
+    def _fit_at_once(self, messages: list[Message], size: int, more: int) -> bool:
         """Return whether all of these certainly fit, which is the usual case; False if one names groups.
 
-        `size` is that of their entries if they are plain and it is known; else 0.
+        `size` is that of their entries if they are plain and it is known; else 0. Each takes so many bytes `more`.
         """
         count = len(messages)
         if not size:
@@ -443,9 +449,9 @@ class Publishes:
                     return False
                 size += ENTRY_BYTES + len(message.headers) + len(message.body)
         size += self.bytes + EXPIRY_BYTES * count
-        tries = self._tries_bytes + count * RELEASE_BYTES * (1 + len(self._state.meta.groups))
+        tries = self._tries_bytes + count * (RELEASE_BYTES * (1 + len(self._state.meta.groups)) + more)
         with_tries = size + tries
-        if size > self._space or with_tries > self._budget or with_tries > self._room.segment_bytes:
+        if size + more * count > self._space or with_tries > self._budget or with_tries > self._room.segment_bytes:
             return False
         self._tries_bytes = tries
         return True

@@ -97,6 +97,13 @@ class Facts:
         end_ms = KINDS[note].end_ms
         return None if end_ms is not None and end_ms(value) <= self._state.host.now_ms() else value
 
+    def has_any(self, note: Note, keys: set[bytes]) -> bool:
+        """Return whether there is a fact of a kind with one of these keys; it may have ended."""
+        known = self._known.get(note)
+        if known is not None and not known.keys().isdisjoint(keys):
+            return True
+        return bool(self.changed) and any([(note, key) in self.changed for key in keys])
+
     def count(self, note: Note) -> int:
         """Return how many facts of a kind are in the log, with those that have ended and are not forgotten yet."""
         known = self._known.get(note)
