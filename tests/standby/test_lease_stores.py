@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from curbstone.standby.place import Place
 from curbstone.standby.second_copy import SecondCopy
 from tests.kit.authority import Authority
 from tests.kit.object_store import object_store
+from tests.kit.server import clean_environment
 from tests.kit.until import until
 from tests.standby.kubernetes_api import KubernetesApi
 from tests.standby.test_second_copy import AtOnce
@@ -172,6 +174,18 @@ def test_a_damaged_record_is_no_lease(api: KubernetesApi, in_kubernetes: LeaseSt
         api.put({"kind": "Lease", "metadata": {"name": "lease", "annotations": {RECORD: record}}})
         with pytest.raises(BadLease):
             in_kubernetes.read()
+
+
+def test_a_server_and_a_standby_without_a_lease_import_nothing_of_it() -> None:
+    program = """if True:
+        import sys
+        from curbstone import replication
+        from curbstone.cli import standby_process
+        from curbstone.standby import barrier, followers, handover, shipping
+
+        sys.exit(any("standby" in name and "lease" in name for name in sys.modules))
+    """
+    assert subprocess.run([sys.executable, "-P", "-c", program], env=clean_environment()).returncode == 0
 
 
 def test_what_a_store_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
