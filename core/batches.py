@@ -1,8 +1,8 @@
-"""Batches: messages of one queue that belong together, of which the queue reports when the last one is settled.
+"""Batches: messages of one queue that belong together. When the last one is settled, the queue sends a report.
 
-A message names its batch in the header `x-batch`. One of the batch says how many messages it has (`x-batch-size`) and
-which queue gets the report (`x-batch-to`); it may be any of them. The lines count only if the orders of the message say
-so, too (see `core.orders`). What is known of a batch is its tally.
+A message names its batch in the header `x-batch`. At least one of the batch has the number of its messages
+(`x-batch-size`) and the queue that gets the report (`x-batch-to`). The lines count only if the message is marked so in
+its orders (see `core.orders`). The state of a batch is its tally.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ class End(IntEnum):
 
 
 class Membership(NamedTuple):
-    """What the headers of a message say of its batch."""
+    """The headers of a message about its batch."""
 
     key: bytes
     """See `batch_key`."""
     id: str
     size: int
-    """The number of messages of the batch; 0 if this message does not say."""
+    """The number of messages of the batch; 0 if this message does not have it."""
     to: str
-    """The name of the queue that gets the report, in the same project; empty if this message does not say."""
+    """The name of the queue that gets the report, in the same project; empty if this message does not name it."""
 
 
 class Tally(NamedTuple):
-    """A batch that has not ended: what is known of it, and how many of its messages were stored and settled."""
+    """A batch that has not ended, with the numbers of its messages that were stored and settled."""
 
     id: str
     to: str = ""
@@ -126,7 +126,7 @@ class OpenBatch(NamedTuple):
 
 
 def batch_of(block: bytes) -> Membership:
-    """Return what a header block says of a batch. The id is empty if it names none, or says what none can have."""
+    """Return the batch in a header block. The id is empty if there is none, or if the headers are not valid."""
     return _known_batch(block) if len(block) <= _CACHED_BYTES_MAX else _batch_of(block)
 
 
@@ -143,7 +143,7 @@ def _batch_of(block: bytes) -> Membership:
 
 
 _known_batch = lru_cache(maxsize=12_000)(_batch_of)
-"""A block is read several times on the way of its message, and as many messages as this come at once."""
+"""A block is read several times on the way of its message, and so many messages may arrive at once."""
 
 
 def reports_of(messages: Iterable[Message]) -> set[str]:
@@ -163,7 +163,7 @@ def batch_key(batch: str) -> bytes:
 
 
 def check_batch(named: Mapping[str, str]) -> None:
-    """Raise ValueError or BadRequest if the headers of a message say of a batch what none can have."""
+    """Raise ValueError or BadRequest if the headers of a message about its batch are not valid."""
     batch, size, to = named.get(BATCH), named.get(BATCH_SIZE), named.get(BATCH_TO)
     if batch is None:
         header = BATCH_SIZE if size is not None else BATCH_TO

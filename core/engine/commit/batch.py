@@ -134,7 +134,7 @@ class Batch:
         if tallies is not None:
             self.copies = tallies.copies_of(copy.messages)
         for group, seqs in self._parts.index.settled_of(copy.messages).items():
-            if not group and tallies is not None:  # a settle that the log lacks is not made up, as it is to be counted
+            if not group and tallies is not None:  # a settle that the log lacks has yet to be counted
                 seqs = [seq for seq in seqs if not tallies.is_member(seq)]
             if group != copy.revived_in:
                 records.settle(group, Reason.COPIED, seqs)

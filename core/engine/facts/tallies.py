@@ -1,11 +1,11 @@
 """The batches of one queue that have not ended, each with its tally.
 
-A tally is a fact. The commit that stores messages of a batch notes it, with what that very commit settles. A commit
-that only settles some has a note of a few bytes instead, by how much a count has risen. As the note of the tally is in
-an older segment, or in the same one, it is dropped first, and the tally is then noted anew as it is.
+A tally is a fact. A commit that stores messages of a batch writes the tally, with what the same commit settles. A
+commit that only settles some writes a note of a few bytes instead: by how much a count has risen. The note of the tally
+is in the same segment or an older one, which is dropped first; the present tally is then written again.
 
-Which messages are of a batch is in their entries. A copy of one that is settled does not say so any more: if an undo
-brings it back, it is counted no more.
+The entry of a message has a flag if it is of a batch. A copy of a settled one lacks the flag, so an undo that restores
+it does not count it again.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class Members:
 class Tallies:
     """See the module's docstring.
 
-    While a commit is made and written, all is as it will be once that is on disk. If it fails, `failed` brings back
-    what was before. There is one commit at a time.
+    While a commit is made and written, the state is already as it will be after it. If the commit fails, `failed`
+    restores the state before. There is one commit at a time.
     """
 
     __slots__ = (
@@ -136,9 +136,9 @@ class Tallies:
         self._review_ms = 0
         """When to look for abandoned batches again."""
         self._before: dict[bytes, Tally | None] = {}
-        """What the commit changes, as it was before."""
+        """The tallies that the commit changes, as they were before; None for a new one."""
         self._noted: dict[bytes, None] = {}
-        """The batches that it notes, because it stores messages of them."""
+        """The batches whose tallies it writes, because it stores messages of them."""
         self._stored: list[int] = []
         """The seqs of these messages."""
         self._cleared: list[tuple[Stretch, int]] = []
@@ -212,7 +212,7 @@ class Tallies:
     def settle(self, reason: int, runs: Iterable[tuple[int, int]]) -> int:
         """Count messages that are settled in the unnamed group; return the most bytes of the notes about that."""
         end, before = _ENDS.get(reason), len(self._settled)
-        if end is None:  # it repeats settles that were counted
+        if end is None:  # this repeats settles that were counted
             return 0
         for first, count in runs:
             for stretch, bits in self._members.overlaps(first, count):
@@ -298,7 +298,7 @@ class Tallies:
     # --- batches that do not end by themselves
 
     def drop(self, key: bytes) -> None:
-        """Forget a batch. The next commit says so."""
+        """Forget a batch, in the log with the next commit."""
         self.open.pop(key, None)
         self._before.pop(key, None)
         self._facts.set(Note.BATCH, key)
@@ -317,7 +317,7 @@ class Tallies:
     # --- a start
 
     def recover_messages(self, messages: Iterable[Message]) -> None:
-        """Take in messages, or copies of some, that recovery has read."""
+        """Add messages, or copies of some, that recovery has read."""
         for message in messages:
             if message.orders is not None and message.orders.batched:
                 self._members.add(message.seq, batch_of(message.headers).key)
@@ -325,7 +325,7 @@ class Tallies:
                 self._forget(message.seq)
 
     def recover(self, note: int, value: bytes) -> None:
-        """Take in a note that recovery has read."""
+        """Apply a note that recovery has read."""
         if note == Note.BATCH_SETTLED:
             key, end, count, now_ms = decode_ended(value)
             if (tally := self.open.get(key)) is not None:
@@ -339,9 +339,9 @@ class Tallies:
     def recovered(self, pending_in: Callable[[int, int], int], log_start: int) -> None:
         """The log is read. `pending_in(first, last)` returns a mask of what is pending in the unnamed group.
 
-        A tally whose last note is below the start of the log belongs to a batch that has ended: a crash has brought
-        back the file of a segment that was dropped. Of messages that are neither pending nor counted as settled it is
-        not known how they have ended.
+        A tally whose last note is below the start of the log belongs to a batch that has ended: a crash has restored
+        the file of a segment that was dropped. Messages that are neither pending nor counted as settled have ended in
+        an unknown way.
         """
         for key in self._facts.noted_below(Note.BATCH, log_start):
             self.drop(key)
