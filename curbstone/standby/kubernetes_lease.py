@@ -41,7 +41,7 @@ class KubernetesLease:
             "metadata": {"name": name, "namespace": namespace},
         }
         self._object: dict[str, Any] = self._new
-        """As it was seen last. What others have in it is kept."""
+        """As it was read last. Members that others have set are kept."""
 
     def check(self) -> None:
         """See `LeaseStore`: the API always compares resourceVersion."""
@@ -52,7 +52,7 @@ class KubernetesLease:
         return None if reply.status == 404 else self._found(reply)
 
     def write(self, lease: Lease, version: str | None) -> str:
-        """See `LeaseStore`. An object that somebody has made for it, without a record, counts as none."""
+        """See `LeaseStore`. An object without a record, made by an administrator for example, counts as none."""
         method, path = "PUT", f"{self._folder}/{self._name}"
         if version is None:
             reply = self._ask("GET", path)

@@ -1,7 +1,7 @@
-"""Decides which of several servers may confirm: the one that holds the lease, a small record that all of them reach.
+"""Decides which of several servers may confirm: the one that holds the lease, a small record in a shared store.
 
 The store replaces the record only if it still has the version that the writer has read, and each write makes another
-version. So a write that arrives late changes nothing, and a version that stays says that its holder is silent.
+version. So a late write changes nothing, and while the version stays the same, the holder has not renewed the lease.
 
 ::
 
@@ -12,8 +12,8 @@ version. So a write that arrives late changes nothing, and a version that stays 
     L4  a standby takes the lease when it has seen the same version for the ttl by its own clock, and the record names
         it, or it may be behind for so long
 
-The time of the holder begins before its write reaches the store, that of who watches after it. So the one is over
-before the other, as long as no clock gains `MARGIN_MS` on another one in a ttl. No wall clock counts.
+The holder measures its ttl from before its write reaches the store, and a watcher from after it. So the holder stops
+before a watcher takes over, as long as no clock gains `MARGIN_MS` on another one in a ttl. No wall clock is used.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from curbstone.core.host import ConfirmBarrier
 
 MARGIN_MS = 2000
-"""How long before its end the holder stops to confirm."""
+"""How long before its end the holder stops confirming."""
 RENEWALS = 3
 """How often the lease is renewed in its ttl."""
 LOOKS = 6
-"""How often those who watch look in a ttl."""
+"""How often a watcher reads the lease in a ttl."""
 HAND_OVER_MS_MAX = 20_000
 """How long a server that hands over has to end by itself, while it holds no lease."""
 
@@ -52,9 +52,9 @@ class Lease:
     holder: str
     """The id of the copy whose server holds it."""
     name: str
-    """That of the holder, for people."""
+    """The name of the holder, for operators."""
     url: str
-    """Where others reach the holder over HTTP; "" if it did not say."""
+    """The URL of the holder for other machines; "" if it was not given."""
     sync: tuple[str, ...]
     """The ids of the copies that have everything that is confirmed."""
     ttl_ms: int
@@ -88,7 +88,7 @@ class Found(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What to ask the store for: to write `lease` in place of `version`, or, without a lease, to read."""
+    """A call to the store: write `lease` in place of `version`, or, without a lease, read."""
 
     lease: Lease | None = None
     version: str | None = None
@@ -127,17 +127,17 @@ class NotFree(Exception):
 
 
 def perform(store: LeaseStore, call: Call) -> Found | None:
-    """Ask the store; return what there is now. Raise what the store raises."""
+    """Call the store; return the record that it has now. Raise what the store raises."""
     if call.lease is None:
         return store.read()
     return Found(call.lease, store.write(call.lease, call.version))
 
 
 class Holder:
-    """The lease, as the server sees that holds it: rules L1 to L3.
+    """The lease in the server that holds it: rules L1 to L3.
 
-    One thread asks the store for what `call` returns, one call after the other, and passes the results on by `answer`
-    or `failed`. Everything else may be used on any thread.
+    One thread makes the calls that `call` returns, one after the other, and reports each result to `answer` or
+    `failed`. Everything else may be used on any thread.
     """
 
     def __init__(self, lease: Lease, version: str | None, now_ms: Callable[[], int]) -> None:
@@ -150,18 +150,18 @@ class Holder:
         self._now_ms = now_ms
         self._version = version
         self._in_store = replace(lease, sync=("?",))
-        """The record of this version. What it names before the first write is unknown."""
+        """The record of this version. Before the first write it is unknown which copies it names."""
         self._renewed_ms: int | None = None
         self._sent: dict[str, tuple[Lease, int]] = {}
         """Writes in place of this version, each with when it was sent. Each may have taken effect, or still may."""
         self._is_in_doubt = False
         self._given: Lease | None = None
-        """The record that gives the lease away, until that is asked for."""
+        """The record that hands the lease over, until it is sent."""
         self._ends_ms = 0
         """While it hands over: when it has to have ended."""
         self._lock = threading.Lock()
 
-    # --- what the server asks
+    # --- for the server
 
     @property
     def holds(self) -> bool:
@@ -170,7 +170,7 @@ class Holder:
 
     @property
     def is_over(self) -> bool:
-        """Whether the server has to end: its lease has run out, or somebody else's has begun."""
+        """Whether the server has to end: its lease has run out, or that of another server has begun."""
         now_ms = self._now_ms()
         return now_ms >= self.valid_until_ms and now_ms >= self._ends_ms
 
@@ -198,7 +198,7 @@ class Holder:
     # --- the store
 
     def call(self) -> Call | None:
-        """Return what to ask the store for now, or None if nothing is due."""
+        """Return the call to make now, or None if none is due."""
         with self._lock:
             if self._is_in_doubt:
                 return Call()
@@ -232,7 +232,7 @@ class Holder:
         with self._lock:
             if found is None:
                 if self._version is not None:
-                    raise OSError("there is no lease any more: somebody has removed it")
+                    raise OSError("the lease has been deleted from its store")
                 self._is_in_doubt = False
                 return
             lease, sent_ms = self._sent.get(found.lease.write, (found.lease, None))
@@ -263,17 +263,17 @@ class Candidate(NamedTuple):
 
 
 class Watch:
-    """The lease, as those see it who do not hold it: rule L4. Times are those of the watcher's clock."""
+    """The lease in a process that does not hold it: rule L4. Times are those of its own clock."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.found: Found | None = None
-        """What was there at the last look."""
+        """The record at the last read."""
         self.since_ms = 0
-        """When the watcher has seen this version for the first time."""
+        """When this version was read for the first time."""
         self._now_ms = now_ms
 
     def saw(self, found: Found | None) -> None:
-        """A look that has ended just now has found this."""
+        """A read that has ended just now has returned this."""
         if found is None or self.found is None or found.version != self.found.version:
             self.since_ms = self._now_ms()
         self.found = found
@@ -295,7 +295,7 @@ class Watch:
         have anything that another copy has, but the lease has to be over all the same.
         """
         if self.found is None:
-            raise NotFree("nobody holds the lease; start the server with curbstone serve")
+            raise NotFree("no server holds the lease; start the server with curbstone serve")
         lease = self.found.lease
         if lease.server != copy.server:
             raise NotFree(f"the lease is that of server {lease.server[:8]}, and this is a copy of {copy.server[:8]}")
@@ -316,9 +316,10 @@ class Watch:
         return "the server did not wait for this copy before it confirmed"
 
     def taken_by(self, server: Lease) -> Lease | None:
-        """Return what the server of a directory writes to hold the lease; None if it has to wait.
+        """Return the record that the server of a directory writes to hold the lease; None if it has to wait.
 
-        `server.sync` is whom the directory allows the record to name. Raise Replaced, or NotFree if that stays so.
+        `server.sync` has the copies that the record may name, as stored in the directory. Raise Replaced, or NotFree if
+        waiting does not help.
         """
         if self.found is None:
             return replace(server, sync=())

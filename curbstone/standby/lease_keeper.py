@@ -1,4 +1,4 @@
-"""Keeps the lease of a server, on a thread; and gets it when the server starts."""
+"""Acquires the lease when a server starts, and renews it on a thread."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from curbstone.settings import Settings
 
 AGAIN_S = 0.5
-"""After a call to the store has failed, when to ask again."""
+"""The pause after a call to the store has failed."""
 LOOK_S = 0.02
 
 logger = logging.getLogger("curbstone")
 
 
 class LeaseFigures(NamedTuple):
-    """What is known of the lease of a server."""
+    """The figures of the lease of a server."""
 
     name: str
     valid_ms: int
@@ -87,7 +87,7 @@ class LeaseKeeper:
             self._wake.clear()
 
     def _work(self) -> None:
-        """Ask the store for what is due. Raise Replaced, OSError or BadLease."""
+        """Make the calls to the store that are due. Raise Replaced, OSError or BadLease."""
         while (call := self.holder.call()) is not None:
             try:
                 self.holder.answer(perform(self._store, call))
@@ -96,7 +96,7 @@ class LeaseKeeper:
                 raise
 
     def acquire(self) -> None:
-        """Ask until the lease holds. Blocks. Raise Replaced."""
+        """Try until the lease is held. Blocks. Raise Replaced."""
         while not self.holder.holds:
             try:
                 self._work()
@@ -130,7 +130,7 @@ class LeaseKeeper:
             self._wake.set()
 
     def hand_over(self, copy: str, name: str) -> None:
-        """Give it to a copy. Blocks. If it raises Unavailable, the server may continue when it holds it again."""
+        """Hand the lease over to a copy. Blocks. After Unavailable, the server continues once it holds it again."""
         self._given_to = copy
         self.holder.hand_over(copy, name)
         self._wake.set()
@@ -142,7 +142,7 @@ class LeaseKeeper:
         raise Unavailable(f"the lease could not be handed over to {name}; nothing was changed")
 
     def figures(self) -> LeaseFigures:
-        """Return what is known."""
+        """Return the figures."""
         holder = self.holder
         lease = holder.lease
         valid_ms = max(holder.valid_until_ms - now_ms(), 0)
@@ -172,9 +172,9 @@ def _store_at(url: str, timeout_s: float) -> LeaseStore:
 
 
 def acquire(store: LeaseStore, server: Lease) -> LeaseKeeper:
-    """Return the lease of a server once that holds it. Blocks. Raise Unavailable or CommandFailed if it never will.
+    """Return the lease of a server once it is held. Blocks. Raise Unavailable or CommandFailed if that is impossible.
 
-    `server.sync` is whom the record may name from the start.
+    `server.sync` has the copies that the record may name from the start.
     """
     watch = Watch(now_ms)
     is_checked = is_waiting = False
@@ -188,7 +188,7 @@ def acquire(store: LeaseStore, server: Lease) -> LeaseKeeper:
             if lease is not None:
                 version = watch.found.version if watch.found is not None else None
                 keeper = LeaseKeeper(store, Holder(lease, version, now_ms))
-                with suppress(Replaced):  # another one was faster: look again
+                with suppress(Replaced):  # another server was faster: read again
                     keeper.acquire()
                     keeper.start()
                     return keeper

@@ -34,11 +34,11 @@ class LeaseWatch:
         self._watch = Watch(now_ms)
         self._lock = threading.RLock()
         self.look_s = settings.lease_ttl / LOOKS
-        """How often to look."""
+        """The pause between two reads."""
 
     @property
     def found(self) -> Found | None:
-        """The lease, as it was seen last."""
+        """The lease at the last read."""
         return self._watch.found
 
     @property
@@ -48,12 +48,12 @@ class LeaseWatch:
 
     @property
     def holder_url(self) -> str:
-        """Where the holder is reached; "" if it did not say, or it is this machine."""
+        """The URL of the holder; "" if it was not given, or is that of this machine."""
         found = self._watch.found
         return "" if found is None or found.lease.url == self._url else found.lease.url
 
     def look(self) -> None:
-        """Look at the lease. Raise OSError or BadLease."""
+        """Read the lease. Raise OSError or BadLease."""
         with self._lock:
             self._watch.saw(self._store.read())
 
@@ -78,7 +78,7 @@ class LeaseWatch:
     def take(self, copy: SecondCopy, reaches_ms: int | None, *, accepts_loss: bool = False) -> str:
         """Take the lease for a copy that is going to be promoted; return what `lacks` returns.
 
-        Raise NotPromoted, or OSError if it is unknown whether it was taken: then look again, and take it again.
+        Raise NotPromoted, or OSError if it is unknown whether it was taken: then read it, and take it again.
         """
         with self._lock:  # so that the version that is replaced is the one that was judged
             try:

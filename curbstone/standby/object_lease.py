@@ -70,10 +70,10 @@ def _mode(version: str | None) -> Any:
 
 
 def _version(meta: Any) -> str:
-    """Return what the store names the version by: of Google's a generation, of all others an ETag."""
+    """Return the store's name of a version: a generation at Google's, an ETag at all others."""
     return json.dumps({name: meta[name] for name in ("e_tag", "version") if meta.get(name) is not None})
 
 
 def _failed(error: BaseError) -> OSError:
-    """Return an error with the first line of another; the rest is for those who debug the library."""
+    """Return an error with the first line of another; the rest is the library's debugging output."""
     return OSError(str(error).partition("\n")[0])

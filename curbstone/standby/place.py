@@ -37,7 +37,7 @@ class State:
     is_complete: bool = False
     """Whether a server may start on it."""
     in_sync: InSync = InSync.NO
-    """What the server has said last."""
+    """The last report of the server."""
     wants_full_copy: bool = False
     """Whether a sync has failed. What is read then may not be on the disk, so a comparison finds too little."""
     is_catching_up: bool = False

@@ -1,7 +1,7 @@
 """A copy of a server in a directory, which a connection keeps up to date, and which may become a server itself.
 
 `meet` a server, `request` its stream, `begin` and `receive` what it sends, and acknowledge by `ack`. Whether something
-that the server has confirmed may be missing is decided here, by what the server has said last, and how long ago.
+that the server has confirmed may be missing is decided here, from the last report of the server and its age.
 """
 
 from __future__ import annotations
