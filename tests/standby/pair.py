@@ -110,6 +110,7 @@ class Pair:
                 self._is_quiet = (
                     self.run.is_sync and self.barrier.standing is Standing.ALONE and self.rng.random() < 0.5
                 )
+                self._end_soon_after_a_kill()
                 return
             is_whole = place.state.wants_full_copy or self.standby.disk.hides_loss
             self.run.counts["copied in full" if is_whole else "compared"] += 1
@@ -122,6 +123,14 @@ class Pair:
             self._restart()
         except (OSError, SyncFailed):
             self._fail()
+
+    def _end_soon_after_a_kill(self) -> None:
+        """The standby has resumed; if it was killed before, have the server end before it is where it was."""
+        disk = self.run.disk
+        is_right = self._is_aimed and not self.run.is_sync and self.run.may_crash and disk.crash_in < 0
+        if is_right and self.rng.random() < 0.5:
+            self.run.counts["ends right after it resumed"] += 1
+            disk.crash_in = self.rng.choice([1, 2, 4, 8])
 
     def lose(self) -> None:
         """Lose the connection, with what is on its way."""
@@ -228,6 +237,10 @@ class Pair:
             self.run.counts["cut off"] += 1
             self.lose()
             return True
+        if not self.run.is_sync and self._copy is None and rng.random() < 0.01:  # killed while it applies much at once
+            self._wire.extend(self._cursor.take(1 << 30))
+            self.standby.disk.crash_in = rng.randrange(1, 12)
+            return self._go_on(receives=1 << 30)
         if rng.random() < (0.01 if self.standby.syncs.pending else 0.002):
             if rng.random() < 0.3:
                 self.lose()
@@ -272,8 +285,8 @@ class Pair:
         else:
             disk_recovers(rng, disk)
 
-    def _go_on(self) -> bool:
-        """Copy, send, apply, sync and acknowledge a little."""
+    def _go_on(self, receives: int = 0) -> bool:
+        """Copy, send, apply, sync and acknowledge a little. `receives`: how many pieces have to arrive; 0 for some."""
         rng, standby = self.rng, self.standby
         assert self._cursor is not None
         did = False
@@ -284,8 +297,8 @@ class Pair:
                 did = True
             if not self._is_quiet and rng.random() < self._p_net:
                 self._wire.extend(self._cursor.take(1 << rng.randrange(4, 18)))
-            if self._wire and rng.random() < self._p_net:
-                self.receive(rng.choice([1, 1, 2, 5, 50]))
+            if self._wire and (receives or rng.random() < self._p_net):
+                self.receive(receives or rng.choice([1, 1, 2, 5, 50]))
                 did = True
             else:
                 standby.applier.work()
