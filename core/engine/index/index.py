@@ -175,7 +175,7 @@ class Index:
         return any([seq not in group.in_flight and not group.tries_of(seq) for group in groups])
 
     def clear(self, name: str, messages: list[Message]) -> None:
-        """Forget that messages are pending in a group."""
+        """Forget that messages are pending in a group. The caller wakes it, as others may have their places now."""
         group = self.groups.get(name) or self.group(name)
         for message in messages:
             group.in_flight.pop(message.seq, None)
@@ -201,8 +201,6 @@ class Index:
         if run is not None:
             self.clear_run(group, run, mask, size)
         self._wakeups.changed()
-        if self._state.options.in_flight:  # others have their place now
-            self._wakeups.wake(name)
 
     def clear_seq(self, name: str, seq: int) -> None:
         """Forget that a message, which need not be in memory, is pending in a group."""
