@@ -112,7 +112,7 @@ class Replay:
         log.log_start = start
         self._set_aside(chain)
         if not self._state.shared.is_synced:
-            self._sync(segments[-2:])
+            self._sync(segments)
         log.recovered(segments, chain.newest_number)
         if log.is_above_cap:
             self._cut(segments[-1:])
@@ -130,8 +130,8 @@ class Replay:
     def _sync(self, segments: list[Segment]) -> None:
         """Make what a killed process has written durable, because it counts from here on.
 
-        Its batches may be in the system's memory alone. It may also have cut the segment before the newest, and a power
-        cut would undo that.
+        Its batches may be in the system's memory alone. It may also have cut older segments, even if it got an error for
+        that, and a power cut would undo that.
         """
         for segment in segments:
             file = self._log.disk.open(segment.path)
