@@ -130,8 +130,8 @@ class Replay:
     def _sync(self, segments: list[Segment]) -> None:
         """Make what a killed process has written durable, because it counts from here on.
 
-        Its batches may be in the system's memory alone. It may also have cut older segments, even if it got an error for
-        that, and a power cut would undo that.
+        Its batches may be in the system's memory alone. It may also have cut older segments, even if that returned an
+        error, and a power cut would undo it.
         """
         for segment in segments:
             file = self._log.disk.open(segment.path)
