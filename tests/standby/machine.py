@@ -37,7 +37,7 @@ class Standby:
         self.disk = disk
         self._boot = next(BOOTS)
         self.left_by = 0
-        """The life that has confirmed alone since the standby was connected; 0 for none."""
+        """The life that may have confirmed alone since the standby was connected; 0 for none."""
         self.start()
 
     def start(self) -> None:

@@ -87,6 +87,8 @@ class Pair:
         self._p_net = self.rng.choice([0.2, 0.6, 1.0])
         self._is_aimed = False
         """Whether the standby was killed in the middle of a sync: then the power of both goes soon."""
+        self._heard_ms = 0
+        """When the standby was connected last."""
         self._is_quiet = False
         """Whether nothing that the server sends arrives, while acknowledgements do."""
         self._frozen = 0
@@ -136,6 +138,7 @@ class Pair:
         """Lose the connection, with what is on its way."""
         if self._cursor is not None:
             self.run.counts["lost connections"] += 1
+            self._heard_ms = self.clock_ms
             self.stream.detach(self._cursor)
         self._cursor = self._copy = None
         self._is_quiet = False
@@ -223,7 +226,8 @@ class Pair:
         if self.run.is_sync and not self._tick():
             self.run.counts["silences"] += 1
             self.lose()
-        if self.barrier.standing is Standing.ALONE and self._cursor is None:
+        is_away = self._cursor is None or not self.standby.applier.is_usable
+        if is_away and self.clock_ms - self._heard_ms >= PATIENCE_MS:
             self.standby.left_by = self.stream.life
         elif self.standby.applier.place.state.in_sync == InSync.NO:
             self.standby.left_by = 0
@@ -375,7 +379,7 @@ class Pair:
             return place.can_resume
         has_all = place.state.is_complete and place.state.in_sync != InSync.NO
         # A standby that was without contact for longer than the server waits for it is not promoted without a loss.
-        return has_all and self.barrier.standing is not Standing.ALONE and not self.standby.left_by
+        return has_all and not self.standby.left_by
 
     def released(self, mark: int) -> None:
         """Something was confirmed. Now and then the server ends at one of its next calls."""
