@@ -201,7 +201,7 @@ class Durable:
         self._used_ms = run.host.now_ms()
         self._turned_ms = 0
         if self._queue is None or not self._is_confirmed:
-            self._queue = None  # whatever is there of it, it is asked for again
+            self._forget()  # what is there of it may go without being looked at, until it is asked for again
         elif found is not None:
             if run.broker.bindings(NAME).get(EVENT) != self._filter or found.options.unused != UNUSED_MS / 1000:
                 raise Violation(f"{NAME} was bound to {EVENT}, and a start does not find that")
