@@ -92,13 +92,15 @@ class PairRun(Run):
         self.crashes += 1
         self.durable.crashed()
         is_power = self.rng.choice(self.ends) == "power"
-        if self._has_handed_over:
+        if self._has_handed_over and not (pair.is_handed_over or pair.standby.applier.place.can_resume):
+            self._has_handed_over = False  # it has lost its power before it took over: the former server starts again
+        elif self._has_handed_over:
             pass
         elif self.is_power_aimed and "power" in self.ends:
             is_power = True
         else:
             pair.deliver_some()
-        if self._has_handed_over or (pair.may_take_over and rng.random() < 0.8):
+        if self._has_handed_over or (pair.may_take_over and self.pair.place.state.is_server and rng.random() < 0.8):
             self._fail_over(is_power)
         else:
             self.counts["restarts"] += 1
