@@ -32,7 +32,9 @@ class Fairness:
         self._rng = Random(f"fair {seed}")
         self.is_on = focus == "fair" or self._rng.random() < 0.15
         self._keys: dict[tuple[str, str, int], bytes] = {}
-        """By queue and group, the keys of what was handed out."""
+        """By queue and group, the keys of what was delivered."""
+        self._before: dict[tuple[str, str], tuple[object, set[int]]] = {}
+        """By queue and group, the options of keys, and what was in flight when they changed: it may be counted later."""
         if self.is_on:
             run.history.keys = run.history.keys or 5
             run.history.shares_keys = True
@@ -64,7 +66,9 @@ class Fairness:
         fresh = {delivery.message.seq for delivery in deliveries}
         self._keys |= {(*of, delivery.message.seq): key_of(delivery.message.headers) for delivery in deliveries}
         held = [seq for seq, holder in group.in_flight.items() if holder is not None or seq in fresh]
-        held = [seq for seq in held if seq < group.level_of(seq).cursor]  # after a change, others count later
+        if self._before.get(of, (None,))[0] != options.keys:
+            self._before[of] = options.keys, {*held} - fresh
+        held = [seq for seq in held if seq not in self._before[of][1]]
         counts = Counter(self._keys.get((*of, seq), b"") for seq in held)
         served = {self._keys[*of, seq] for seq in fresh}
         whose, report = f"{queue.name} {name!r}", self._run.history.violations.append

@@ -433,7 +433,7 @@ def test_the_simulator_sees_a_batch_that_ends_though_a_crash_left_its_report_beh
                 self._parts.tallies.drop(key)
 
     monkeypatch.setattr(BatchReports, "send", send)
-    assert finds_something(range(40), focus="batch")
+    assert finds_something(range(300), focus="batch")
 
 
 def test_the_simulator_sees_a_report_that_is_sent_again_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
