@@ -34,7 +34,7 @@ class Fairness:
         self._keys: dict[tuple[str, str, int], bytes] = {}
         """By queue and group, the keys of what was delivered."""
         self._before: dict[tuple[str, str], tuple[object, set[int]]] = {}
-        """By queue and group, the options of keys, and what was in flight when they changed: it may be counted later."""
+        """By queue and group, the options of keys, and what was in flight when they changed: that may count later."""
         if self.is_on:
             run.history.keys = run.history.keys or 5
             run.history.shares_keys = True

@@ -405,7 +405,12 @@ class Commit:
         try:
             if self.rolled:
                 if file is not None:
+                    if self.taken is not None:
+                        # Under the number of the next segment, this header would pass for damage after a crash.
+                        file.write(0, [bytes(SEGMENT_BYTES)])
                     file.truncate(self._held)
+                    if self.taken is not None:
+                        file.sync()
                     file.close()
                     self.segment.file = None
                 if self.taken is None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Sequence
 from random import Random
 from zlib import crc32
 
@@ -10,8 +13,8 @@ import pytest
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import SEGMENT_BYTES
 from curbstone.core.errors import DataDirectoryError
-from tests.kit.lab import Lab, Peer, numbered
-from tests.kit.simulated import Inode
+from tests.kit.lab import Lab, Peer, message, numbered
+from tests.kit.simulated import Inode, SimFile
 
 SENT = [b"%d:" % number + bytes([65 + number]) * 40 for number in range(8)]
 
@@ -272,6 +275,36 @@ def test_stale_blocks_of_a_recycled_file_are_never_taken_for_messages(seed: int)
     found = [(peeked.message.seq, peeked.message.body) for peeked in lab.peek(queue)]
     assert found in (expected, expected[:-1])
     assert not queue.damaged
+
+
+def test_a_file_whose_reuse_failed_on_a_full_disk_is_not_reported_as_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It kept the header of the segment that it should have become, and a kill after its next renaming left it so."""
+    lab = Lab()
+    queue = lab.queue(cap=64 * 1024)
+    write, errors = SimFile.write, [errno.EIO, errno.ENOSPC]
+    spare: list[Inode] = []
+
+    def fail(file: SimFile, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        if errors and offset == 0 and file._inode in spare and len(b"".join(buffers)) > SEGMENT_BYTES:
+            error = errors.pop()
+            if error == errno.ENOSPC:
+                write(file, 0, [b"".join(buffers)[:SEGMENT_BYTES]])
+            raise OSError(error, os.strerror(error))
+        write(file, offset, buffers)
+
+    monkeypatch.setattr(SimFile, "write", fail)
+    for turn in range(400):
+        queue.publish([message(b"%d" % turn * 300)], lambda *_: None)
+        lab.settle()
+        if not errors:
+            break
+        lab.pop(queue)
+        lab.pass_time(1500)
+        if queue.log._spare is not None and not spare:
+            spare.append(lab.disk.names[queue.log._spare.path])
+    assert not errors
+    lab.restart("kill")
+    assert not lab.again(queue).damaged
 
 
 def test_the_newer_format_of_another_version_is_refused_and_nothing_is_touched() -> None:
