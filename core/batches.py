@@ -107,9 +107,8 @@ class Tally(NamedTuple):
             return f"{BATCH_TO} is {wanted.to}, but batch {self.id} reports to {self.to}"
         size = self.size or wanted.size
         if size and self.stored + count > size:
-            return (
-                f"batch {self.id} has a size of {size}, so {count} more than the {self.stored} that it has are too many"
-            )
+            stored = f"{self.stored} of its messages are stored"
+            return f"batch {self.id} has a size of {size}, and {stored}: no room for {count} more"
         return ""
 
     def with_stored(self, wanted: Membership, count: int) -> Tally:

@@ -292,7 +292,7 @@ class Queue(Protocol):
     ) -> None:
         """Count by ordering key, and return the first `limit` keys: those with the most messages that wait.
 
-        With `by_in_flight` they are those with the most in flight. Only messages that the group has met count. In a
+        With `by_in_flight` they are those with the most in flight. Only messages that the group has read count. In a
         fair queue it meets them when they are published, otherwise when it delivers.
         """
 

@@ -88,7 +88,10 @@ def keys(
     if as_json:
         print_json(found)
     elif not found["keys"]:
-        console().print("No message with a key waits or is in flight, as far as the queue has met them.")
+        console().print(
+            "The queue has read no message with a key that waits or is in flight. Unless it is fair, it reads the keys"
+            " of messages only when it delivers them."
+        )
     else:
         rows = [[each["key"] or "(none)", each["waiting"], each["in_flight"], _time(each)] for each in found["keys"]]
         console().print(table(("KEY", "WAITING", "IN FLIGHT", "NEXT DELIVERY"), rows))

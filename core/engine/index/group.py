@@ -57,7 +57,7 @@ class Group:
         self.retries: dict[int, Retry] = {}
         """By seq, the records of messages that were requeued or are not due yet."""
         self.keys: Keys | None = None
-        """The keys of the group; None until it has met one."""
+        """The keys of the group; None before it has read one."""
         self._count = 0
         """How many deliveries there were since the last one to the oldest message; see `take`."""
         self._low = first

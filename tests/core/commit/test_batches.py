@@ -193,7 +193,7 @@ def test_an_undo_neither_reopens_a_batch_nor_counts_in_one_that_is_open() -> Non
         (member("a", size=3), "x-batch-size is 3, but batch a has a size of 2"),
         (member("a", to="elsewhere"), "x-batch-to is elsewhere, but batch a reports to done"),
         (member("b", groups=("g",)), "a message of a batch is for the queue's consumers, and can't name groups"),
-        (member("c", size=1), "batch c has a size of 1, so 1 more than the 2 that it has are too many"),
+        (member("c", size=1), "batch c has a size of 1, and 2 of its messages are stored: no room for 1 more"),
     ],
 )
 def test_a_message_that_contradicts_its_batch_is_refused(atomic: bool, message: Message, text: str) -> None:
@@ -214,7 +214,7 @@ def test_a_batch_has_no_more_messages_than_its_size(atomic: bool) -> None:
     assert [(error is None, count) for error, _, count in answers] == (
         [(False, 3)] if atomic else [(True, 2), (False, 1)]
     )
-    assert "batch a has a size of 2, so 1 more than the 2 that it has are too many" in str(answers[-1][0])
+    assert "batch a has a size of 2, and 2 of its messages are stored: no room for 1 more" in str(answers[-1][0])
 
 
 def test_a_message_to_an_event_is_of_no_batch() -> None:
