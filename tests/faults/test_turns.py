@@ -1,6 +1,6 @@
 """No request holds up the event loop: the CPU time of the longest turn for the worst input of every operation.
 
-The goal is 50 ms; the test fails above 250, because a busy machine takes longer for everything. A new operation of the
+The goal is 50 ms; the test fails above 500, because a busy machine takes longer for everything. A new operation of the
 contract fails here until it has a worst case.
 """
 
@@ -23,7 +23,7 @@ from tests.kit.until import until
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = CASES | WIRE | KEYS_AND_PRIORITIES
-TURN_MS_MAX = 250
+TURN_MS_MAX = 500
 GOAL_MS = 50
 USERS = """
 [users.admin]
@@ -74,7 +74,7 @@ def test_the_worst_input_of_an_operation_holds_up_nothing(world: World, name: st
     server = world.guarded.server
     assert isinstance(server, MeasuredProcess)
     took_ms = TURN_MS_MAX + 1.0
-    for _ in range(2):  # a busy machine takes twice as long for everything, so look twice
+    for _ in range(3):  # a busy machine takes twice as long for everything, so look again
         ready = world.ready(name.replace(" ", "-"))
         server.longest_ms()
         case(world, ready)
