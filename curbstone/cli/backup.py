@@ -21,13 +21,16 @@ from curbstone.exit_codes import DAMAGED, NO_QUEUE, WRONG, CommandFailed
 
 if TYPE_CHECKING:
     from curbstone.backup.restore import Unpack
+    from curbstone.standby.part_store import PartStore
 
 
 def backup(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="TARGET", help="A new directory, or FILE.tar for an archive, or - for an archive on stdout"
+            metavar="TARGET",
+            help="A new directory, or FILE.tar for an archive, or - for an archive on stdout; with --follow also the"
+            " URL of an object store",
         ),
     ],
     since: Annotated[
@@ -36,7 +39,7 @@ def backup(
     ] = None,
     follow: Annotated[
         bool,
-        typer.Option("--follow", help="Keep all changes from now on in the directory TARGET, until SIGTERM"),
+        typer.Option("--follow", help="Keep all changes from now on in TARGET, until SIGTERM"),
     ] = False,
     keep: Annotated[
         str, typer.Option("--keep", metavar="TIME", help="With --follow: how far back any moment can be restored")
@@ -44,6 +47,12 @@ def backup(
     base_every: Annotated[
         str, typer.Option("--base-every", metavar="TIME", help="With --follow: how often a full copy is made")
     ] = "24h",
+    every: Annotated[
+        str,
+        typer.Option(
+            "--every", metavar="TIME", help="With --follow to an object store: how often an object is written"
+        ),
+    ] = "5s",
     as_json: Json = False,
 ) -> None:
     """Back up all queues of a running server, as they are at one instant, or as they change.
@@ -54,17 +63,20 @@ def backup(
     With --follow, a copy of everything and then each change is kept in TARGET, and `restore --at` makes a data
     directory of any moment since the copy. The server needs --standby-backlog. If the connection is lost, or either
     side is restarted, it continues by itself. TIME is a number with s, m, h or d.
+
+    With --follow, TARGET may be s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX (curbstone[objects]),
+    with the credentials of the environment. What was confirmed since the last object, --every, may be lost there.
     """
     from curbstone.backup import receive
+    from curbstone.standby.history_urls import is_url
 
     if follow:
         if since is not None or as_json:
             raise CommandFailed("--follow goes with neither --since nor --json", WRONG)
-        from curbstone.cli.follow import follow as follow_server
-
-        with _errors_reported():
-            follow_server(Path(target), keep_s=_seconds(keep, "--keep"), every_s=_seconds(base_every, "--base-every"))
+        _follow(target, keep, base_every, every)
         return
+    if is_url(target):
+        raise CommandFailed("a backup in an object store needs --follow", WRONG)
     is_archive = target == "-" or target.endswith(".tar")
     if since is not None and is_archive:
         raise CommandFailed("--since needs a directory: an archive always holds everything", WRONG)
@@ -84,9 +96,21 @@ def backup(
                 note(f"{_sums(index)} in the archive")
 
 
+def _follow(target: str, keep: str, base_every: str, every: str) -> None:
+    from curbstone.cli.follow import follow
+
+    keep_s, base_every_s = _seconds(keep, "--keep"), _seconds(base_every, "--base-every")
+    with _errors_reported():
+        follow(target, keep_s=keep_s, base_every_s=base_every_s, every_s=_seconds(every, "--every"))
+
+
 def restore(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="The backup: a directory, an archive, or - for an archive on stdin")
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="The backup: a directory, an archive, - for an archive on stdin, or the URL of one made with --follow",
+        ),
     ],
     data: Annotated[
         Path | None, typer.Argument(metavar="DIR", help="The data directory; no server may be running on it")
@@ -138,16 +162,24 @@ def _unpacking(source: str, at: str) -> Unpack:
     """Return what unpacks a backup, or one moment of a history. Raise CommandFailed."""
     from curbstone.backup.receive import unpacked
     from curbstone.standby.history import INDEX
+    from curbstone.standby.history_urls import is_url
 
-    if not (Path(source) / INDEX).is_file():
+    if not is_url(source) and not (Path(source) / INDEX).is_file():
         if at:
             raise CommandFailed(f"--at needs a backup made with --follow, and {source} is none", WRONG)
         return lambda beside: unpacked(source, beside)
-    from curbstone.cli.check import ReadOnlyDisk
     from curbstone.standby.restoring import unpacked_at
 
-    history, at_ms = ReadOnlyDisk(Path(source)), _moment(at) if at else None
+    history, at_ms = _history(source), _moment(at) if at else None
     return lambda beside: unpacked_at(history, at_ms, beside)
+
+
+def _history(source: str) -> PartStore:
+    from curbstone.cli.check import ReadOnlyDisk
+    from curbstone.standby.history_urls import is_url, objects_at
+    from curbstone.standby.part_store import DirectoryParts
+
+    return objects_at(source) if is_url(source) else DirectoryParts(ReadOnlyDisk(Path(source)))
 
 
 def _moment(text: str) -> int:
@@ -165,10 +197,9 @@ def _moment(text: str) -> int:
 
 def _show_history(source: str, as_json: bool) -> None:
     """Show the times of which any moment can be restored."""
-    from curbstone.cli.check import ReadOnlyDisk
     from curbstone.standby.restoring import shown, stretches
 
-    found = stretches(ReadOnlyDisk(Path(source)))
+    found = stretches(_history(source))
     if as_json:
         rows = [
             {"from": shown(each.from_ms), "to": shown(each.to_ms), "bases": each.bases, "bytes": each.size}
@@ -205,6 +236,7 @@ def _sums(index: Mapping[str, Any]) -> str:
 def _errors_reported() -> Iterator[None]:
     """Turn errors into a `CommandFailed` with one line of text."""
     from curbstone.backup.files import BackupError, NotInBackup, TargetTaken
+    from curbstone.standby.part_store import WrongStore
 
     try:
         yield
@@ -214,6 +246,8 @@ def _errors_reported() -> Iterator[None]:
         raise CommandFailed(str(error), NO_QUEUE) from None
     except BackupError as error:
         raise CommandFailed(f"the backup can't be used: {error}", DAMAGED) from None
+    except WrongStore as error:
+        raise CommandFailed(str(error), WRONG) from None
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise CommandFailed(f"{where}{error.strerror or error}") from None

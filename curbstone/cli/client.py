@@ -7,8 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -21,6 +20,7 @@ from curbstone.http_client import ERRORS, Connection, Reply
 
 if TYPE_CHECKING:
     import ssl
+    from http.client import HTTPResponse
 
 TIMEOUT_S = 60
 TOO_FAST = "#too-fast"
@@ -89,11 +89,22 @@ class Client:
         `timeout` limits each read, in seconds.
         """
         headers = {**self._headers, "content-type": "application/json"}
-        try:
-            with self._connection.stream(method, path, body=_encode(json), headers=headers, timeout_s=timeout) as reply:
+        content = _encode(json)
+        with ExitStack() as until_read:
+            try:
+                reply = until_read.enter_context(
+                    self._connection.stream(method, path, body=content, headers=headers, timeout_s=timeout)
+                )
                 if reply.status >= 400:
                     raise refused(self.url + path, Reply(reply.status, reply.reason, reply.headers, reply.read()))
-                yield iter(partial(reply.read1, PIECE_BYTES), b"")
+            except ERRORS as error:
+                raise unreachable(self.url, error) from None
+            yield self._pieces(reply)  # outside of the try: the caller's own errors are not the server's
+
+    def _pieces(self, reply: HTTPResponse) -> Iterator[bytes]:
+        try:
+            while piece := reply.read1(PIECE_BYTES):
+                yield piece
         except ERRORS as error:
             raise unreachable(self.url, error) from None
 

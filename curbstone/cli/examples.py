@@ -60,6 +60,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "curbstone backup /backups/monday",
         "curbstone backup /backups/tuesday --since /backups/monday",
         "curbstone backup --follow /backups/shop",
+        "curbstone backup --follow s3://bucket/shop",
     ),
     "standby": ("curbstone standby --of https://one.example:8443 --token-file copier.token --data /var/lib/curbstone",),
     "switchover": ("curbstone switchover --server https://one.example:8443",),
@@ -67,6 +68,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "restore": (
         "curbstone restore /backups/monday ./curbstone-data",
         "curbstone restore /backups/shop ./curbstone-data --at 2026-11-25T20:15:03+01:00",
+        "curbstone restore s3://bucket/shop --list",
     ),
     "check": ("curbstone check ./curbstone-data",),
     "repair": ("curbstone repair ./curbstone-data", "curbstone repair ./curbstone-data --apply"),

@@ -1,6 +1,6 @@
 """`curbstone backup --follow`: keeps the changes of a server as a history, until SIGTERM or Ctrl-C.
 
-Whatever goes wrong on either side, what is on the disk is completed, and the next connection continues from its end.
+Whatever goes wrong on either side, what is stored is completed, and the next connection continues from its end.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from curbstone.http_client import Backoff
 from curbstone.process import logs
 from curbstone.standby.frames import BadFrame
 from curbstone.standby.history import History, Part
+from curbstone.standby.history_urls import is_url, objects_at
+from curbstone.standby.part_store import DirectoryParts, WrongStore
 from curbstone.standby.recording import Recorder
 from curbstone.standby.restoring import shown
 
@@ -33,35 +35,46 @@ FINAL = (400, 401, 403, 404, 405, 501)
 log = logging.getLogger("curbstone.follow")
 
 
-def follow(target: Path, *, keep_s: int, every_s: int) -> None:
-    """Follow the server. Raise CommandFailed if it refuses for good, BackupError if TARGET is something else."""
+def follow(target: str, *, keep_s: int, base_every_s: int, every_s: int) -> None:
+    """Follow the server. Raise CommandFailed if it refuses for good, BackupError if TARGET is something else.
+
+    `every_s` is how often an object is written. Raise WrongStore if TARGET is no object store.
+    """
     logs.begin("info", "text")
     pauses = Backoff(0.5, 30)
     recorded_bytes = 0
+    is_stopped = False
     was_there = False
     """Whether the server was reached: then no option is wrong."""
     try:
         with private_files():
-            disk = OsDisk(target)
+            store = objects_at(target, every_s * 1000) if is_url(target) else DirectoryParts(OsDisk(Path(target)))
             while True:
-                recorder: Recorder | None = None
                 try:
-                    recorder = Recorder(History(disk), _now_ms, keep_ms=keep_s * 1000, base_every_ms=every_s * 1000)
-                    for piece in _pieces(recorder):
-                        recorded_bytes += piece
-                        was_there = True
-                        pauses.reset()
+                    recorder = Recorder(
+                        History(store), _now_ms, keep_ms=keep_s * 1000, base_every_ms=base_every_s * 1000
+                    )
+                    try:
+                        for piece in _pieces(recorder):
+                            recorded_bytes += piece
+                            was_there = True
+                            pauses.reset()
+                    except KeyboardInterrupt:
+                        is_stopped = True
+                        raise
+                    finally:
+                        recorder.close()
                 except (BadFrame, OSError, CommandFailed) as error:
+                    if is_stopped:  # and the last part could not be stored
+                        raise
                     if isinstance(error, Refused) and error.status in FINAL:
                         raise
-                    if isinstance(error, CommandFailed) and error.code == WRONG and not was_there:
+                    is_wrong = isinstance(error, WrongStore) or isinstance(error, CommandFailed) and error.code == WRONG
+                    if is_wrong and not was_there:
                         raise
                     pause_s = pauses.next_s()
                     log.warning("%s; trying again in %g s", _why(error), pause_s)
                     time.sleep(pause_s)
-                finally:
-                    if recorder is not None:
-                        recorder.close()
     except KeyboardInterrupt:
         log.info("stopped; %s recorded", size(recorded_bytes))
 

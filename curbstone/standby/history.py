@@ -1,4 +1,4 @@
-"""The history of a server on disk: its stream and copies of everything, from which any moment can be restored.
+"""The history of a server: its stream and copies of everything, from which any moment can be restored.
 
 ::
 
@@ -11,7 +11,8 @@ server's wall clock there, in milliseconds. CONTENT is `stream`, or says that a 
 (`begin`), ends at its end (`end`), or both (`base`). Parts follow each other without a hole if they are of the same
 life and each begins where the one before ends.
 
-The part that is being written has no end. Whoever reads it takes the frames that are there; each has a checksum.
+The part that is being written has no end. Whoever reads it takes the frames that are there; each has a checksum. In an
+object store there is none: a part is one object, written when it is complete.
 """
 
 from __future__ import annotations
@@ -19,18 +20,17 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from curbstone.backup.files import BackupError
-from curbstone.core.disk import Disk, File, file_bytes, file_contents, replace_file
 from curbstone.standby.frames import BadFrame, Decoder, Frame, Kind, encode
+from curbstone.standby.part_store import PartStore
 
 FORMAT = 1
 INDEX = "history.json"
 OPEN, PART, REPAIRED = ".open", ".part", ".repaired"
-PART_BYTES_MAX = 64 * 1024 * 1024
 PIECE_BYTES = 256 * 1024
 TORN_BYTES = 16 * 1024
 
@@ -95,72 +95,89 @@ def time_of(frame: Frame) -> int | None:
     return frame.a if frame.kind is Kind.TIME else None
 
 
-def parts_of(disk: Disk) -> list[Part]:
+def parts_of(store: PartStore) -> list[Part]:
     """Return all parts, the oldest first. Raise BackupError if there is no history."""
+    names = store.names()
+    if INDEX not in names:
+        raise BackupError(f"it has no {INDEX}, so it is no history")
+    _check_index(store)
+    return _parts(store, names)
+
+
+def _check_index(store: PartStore) -> None:
+    """Raise BackupError if the format is another one, and FileNotFoundError if there is no index."""
     try:
-        facts = json.loads(file_contents(disk, INDEX))
-        number = int(facts["format"])
-    except FileNotFoundError:
-        raise BackupError(f"it has no {INDEX}, so it is no history") from None
+        number = int(json.loads(b"".join(store.read(INDEX, PIECE_BYTES)))["format"])
     except (ValueError, KeyError, TypeError):
         raise BackupError(f"its {INDEX} is not understood") from None
     if number > FORMAT:
         raise BackupError(f"it has format {number}, which is newer than this version reads")
+
+
+def _parts(store: PartStore, names: Sequence[str]) -> list[Part]:
     found = []
-    for name in sorted(disk.list_dir("")):
+    for name in sorted(names):
         if match := _NAME.fullmatch(name):
             start, end, first_ms, last_ms = map(int, match.groups()[2:6])
             begins, ends = next(key for key, word in _CONTENTS.items() if word == match[7])
             part = Part(int(match[1]), int(match[2], 16), start, end, first_ms, last_ms, begins, ends)
-            part.size = file_bytes(disk, name)
+            part.size = store.size(name)
             found.append(part)
     done = {part.number for part in found}
-    for name in sorted(disk.list_dir("")):
+    for name in sorted(names):
         match = _OPEN_NAME.fullmatch(name)
         if match and int(match[1]) not in done:
             part = Part.new(int(match[1]), int(match[2], 16), int(match[3]), 0)
-            for frame in frames_of(disk, part):
+            for frame in frames_of(store, part):
                 part.add(frame)
-            part.size = file_bytes(disk, name)
+            part.size = store.size(name)
             found.append(part)
-    return sorted(found, key=lambda part: part.number)
+    return chain_of(sorted(found, key=lambda part: (part.number, part.end)))
 
 
-def frames_of(disk: Disk, part: Part) -> Iterator[Frame]:
+def chain_of(parts: list[Part]) -> list[Part]:
+    """Return these parts without those that others replace: what was stored late, and recorded again meanwhile."""
+    ending: dict[tuple[int, int], int] = {}
+    before: list[int] = []
+    for index, part in enumerate(parts):
+        before.append(ending.get((part.life, part.start), index - 1))
+        ending[part.life, part.end] = index
+    found: list[Part] = []
+    index = len(parts) - 1
+    while index >= 0:
+        found.append(parts[index])
+        index = before[index]
+    return found[::-1]
+
+
+def frames_of(store: PartStore, part: Part) -> Iterator[Frame]:
     """Yield the frames of a part: of one that is open those that are there. Raise BackupError if it is damaged."""
     decoder = Decoder(part.start)
-    file = disk.open(part.name)
     try:
-        for piece in _torn(file) if part.is_open else _whole(file):
+        for piece in _torn(store, part.name) if part.is_open else _whole(store, part.name):
             yield from decoder.feed(piece)
     except (zlib.error, BadFrame) as error:
         if not part.is_open:
             raise BackupError(f"{part.name} is damaged: {error}") from None
         return
-    finally:
-        file.close()
     if not part.is_open and decoder.position != part.end:
         raise BackupError(f"{part.name} is damaged: it ends at {decoder.position}")
 
 
-def _whole(file: File) -> Iterator[bytes]:
-    """Yield what a file that is complete has, unpacked. Raise zlib.error."""
+def _whole(store: PartStore, name: str) -> Iterator[bytes]:
+    """Yield what a part that is complete has, unpacked. Raise zlib.error."""
     unpacked = zlib.decompressobj()
-    at = 0
-    while not unpacked.eof:
-        data = file.read(at, PIECE_BYTES)
-        if not data:
-            raise zlib.error("it ends before its end")
-        at += len(data)
+    for data in store.read(name, PIECE_BYTES):
         yield from _inflated(unpacked, data)
+        if unpacked.eof:
+            return
+    raise zlib.error("it ends before its end")
 
 
-def _torn(file: File) -> Iterator[bytes]:
-    """Yield what a file has, unpacked, up to where it ends or is torn."""
+def _torn(store: PartStore, name: str) -> Iterator[bytes]:
+    """Yield what a part has, unpacked, up to where it ends or is torn."""
     unpacked = zlib.decompressobj()
-    at = 0
-    while data := file.read(at, TORN_BYTES):
-        at += len(data)
+    for data in store.read(name, TORN_BYTES):
         before = unpacked.copy()
         try:
             yield b"".join(_inflated(unpacked, data))
@@ -196,12 +213,11 @@ def base_of(parts: list[Part], at_ms: int | None) -> tuple[int, int] | None:
 class PartWriter:
     """Writes one part. Every method may raise OSError; then what is written is still good up to somewhere."""
 
-    def __init__(self, disk: Disk, part: Part, suffix: str = OPEN) -> None:
+    def __init__(self, store: PartStore, part: Part, suffix: str = OPEN) -> None:
         self.part = part
-        self._disk = disk
-        self._path = part.name.removesuffix(OPEN) + suffix
+        self._grows = store.grows
         self._packing = zlib.compressobj(_LEVEL)
-        self._file: File = disk.open(self._path, create=True)
+        self._file = store.begin(part.name.removesuffix(OPEN) + suffix)
         self._pieces: list[bytes] = []
         self._bytes = 0
 
@@ -218,12 +234,13 @@ class PartWriter:
         self._bytes += len(data)
 
     def flush(self) -> None:
-        """Write what was added, so that it survives the end of this process."""
-        self._put(self._packing.flush(zlib.Z_SYNC_FLUSH))
-        self._write()
+        """Write what was added, so that it survives the end of this process, where the store `grows`."""
+        if self._grows:
+            self._put(self._packing.flush(zlib.Z_SYNC_FLUSH))
+            self._write()
 
     def _write(self) -> None:
-        self._file.write(self.part.size, [b"".join(self._pieces)])
+        self._file.write(b"".join(self._pieces))
         self.part.size += self._bytes
         self._pieces, self._bytes = [], 0
 
@@ -235,11 +252,8 @@ class PartWriter:
         """Complete the part, durably, and give it its name."""
         self._put(self._packing.flush())
         self._write()
-        self._file.sync()
-        self._file.close()
         self.part.is_open = False
-        self._disk.rename(self._path, self.part.name)
-        self._disk.sync_dir("")
+        self._file.finish(self.part.name)
 
     def close(self) -> None:
         """Leave it as it is."""
@@ -247,48 +261,47 @@ class PartWriter:
 
 
 class History:
-    """A history that is being written. One process at a time has it: the one whose disk has the lock."""
+    """A history that is being written. One process at a time has it."""
 
-    def __init__(self, disk: Disk) -> None:
-        """Complete what an earlier process has left. Blocks. Raise BackupError or OSError."""
-        self.disk = disk
-        names = disk.list_dir("")
-        if INDEX not in names:
-            foreign = [name for name in names if name != "lock" and not name.startswith(f"{INDEX}.")]
+    def __init__(self, store: PartStore) -> None:
+        """Complete what an earlier process has left. Blocks. Raise BackupError or OSError.
+
+        Raise DataDirectoryError if another process has begun to write to it.
+        """
+        self.store = store
+        try:
+            _check_index(store)
+        except FileNotFoundError:
+            foreign = [name for name in store.names() if name != "lock" and not name.startswith(f"{INDEX}.")]
             if foreign:
-                raise BackupError(f"it is not empty, and no history: it has {foreign[0]}")
-            replace_file(disk, INDEX, json.dumps({"format": FORMAT}).encode() + b"\n").close()
-        for name in names:
-            if name.endswith(REPAIRED):
-                disk.remove(name)
-        self.parts = parts_of(disk)
-        self._complete()
+                raise BackupError(f"it is not empty, and no history: it has {foreign[0]}") from None
+        store.claim(INDEX, {"format": FORMAT})
+        names = store.names()
+        store.remove([name for name in names if name.endswith(REPAIRED)])
+        self.parts = _parts(store, names)
+        self._complete(names)
 
-    def _complete(self) -> None:
+    def _complete(self, names: list[str]) -> None:
         for part in [part for part in self.parts if part.is_open]:
-            name = part.name
             if part.end == part.start and not part.ends:  # nothing that anybody could use
                 self.parts.remove(part)
-                self.disk.remove(name)
                 continue
-            writer = PartWriter(self.disk, Part.new(part.number, part.life, part.start, 0), REPAIRED)
+            writer = PartWriter(self.store, Part.new(part.number, part.life, part.start, 0), REPAIRED)
             try:
-                for frame in frames_of(self.disk, part):
+                for frame in frames_of(self.store, part):
                     writer.add(frame)
                 writer.finish()
             finally:
                 writer.close()
             self.parts[self.parts.index(part)] = writer.part
-            self.disk.remove(name)
-        left = {part.name for part in self.parts}
-        for name in self.disk.list_dir(""):
-            if _OPEN_NAME.fullmatch(name) and name not in left:
-                self.disk.remove(name)
+        needed = {part.name for part in self.parts}
+        parts = [name for name in names if _NAME.fullmatch(name) or _OPEN_NAME.fullmatch(name)]
+        self.store.remove([name for name in parts if name not in needed])
 
     def begin(self, life: int, start: int, time_ms: int) -> PartWriter:
         """Begin another part."""
         number = self.parts[-1].number + 1 if self.parts else 1
-        return PartWriter(self.disk, Part.new(number, life, start, time_ms))
+        return PartWriter(self.store, Part.new(number, life, start, time_ms))
 
     def finished(self, part: Part) -> None:
         """Note a part that is complete."""
@@ -310,8 +323,6 @@ class History:
         """Remove the parts that are not needed to restore any moment from this one on; return how many."""
         found = base_of(self.parts, before_ms)
         gone = self.parts[: found[0]] if found is not None else []
-        for part in gone:
-            with suppress(FileNotFoundError):
-                self.disk.remove(part.name)
+        self.store.remove([part.name for part in gone])
         del self.parts[: len(gone)]
         return len(gone)

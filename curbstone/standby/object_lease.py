@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
-from obstore.store import from_url
 
 from curbstone.standby.lease import Found, Lease
+from curbstone.standby.object_stores import failed, opened
 
 NEVER = json.dumps({"e_tag": '"00000000000000000000000000000000"', "version": "1"})
 """A version that no object has."""
@@ -22,14 +21,8 @@ class ObjectLease:
     def __init__(self, url: str, timeout_s: float) -> None:
         """Raise OSError if the environment lacks something."""
         folder, _, self._name = url.rpartition("/")
-        options: dict[str, Any] = {"timeout": f"{timeout_s:g}s", "connect_timeout": f"{timeout_s:g}s"}
-        if os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true":
-            options["allow_http"] = True
         # No retries by itself: a second attempt fails if the first one has taken effect.
-        try:
-            self._store = from_url(folder, client_options=options, retry_config={"max_retries": 0})
-        except BaseError as error:
-            raise _failed(error) from None
+        self._store = opened(folder, timeout_s, max_retries=0)
 
     def check(self) -> None:
         """See `LeaseStore`. It is tried with another object, NAME.check."""
@@ -39,7 +32,7 @@ class ObjectLease:
             except (AlreadyExistsError, PreconditionError):
                 continue
             except BaseError as error:
-                raise _failed(error) from None
+                raise failed(error) from None
             if not may_succeed:
                 raise NotImplementedError("it replaces objects whatever their version is")
 
@@ -51,7 +44,7 @@ class ObjectLease:
         except FileNotFoundError:
             return None
         except BaseError as error:
-            raise _failed(error) from None
+            raise failed(error) from None
         return Found(Lease.decode(data), _version(found.meta))
 
     def write(self, lease: Lease, version: str | None) -> str:
@@ -59,7 +52,7 @@ class ObjectLease:
         try:
             return _version(obstore.put(self._store, self._name, lease.encode(), mode=_mode(version)))
         except BaseError as error:
-            raise _failed(error) from None
+            raise failed(error) from None
 
     def close(self) -> None:
         """See `LeaseStore`: the library does that."""
@@ -72,8 +65,3 @@ def _mode(version: str | None) -> Any:
 def _version(meta: Any) -> str:
     """Return the store's name of a version: a generation at Google's, an ETag at all others."""
     return json.dumps({name: meta[name] for name in ("e_tag", "version") if meta.get(name) is not None})
-
-
-def _failed(error: BaseError) -> OSError:
-    """Return an error with the first line of another; the rest is the library's debugging output."""
-    return OSError(str(error).partition("\n")[0])

@@ -1,7 +1,8 @@
-"""Keeps the stream of a server as a history, and not as a copy: `History` says how it lies on the disk.
+"""Keeps the stream of a server as a history, and not as a copy: `History` says how it is stored.
 
-What is received is written at once, and made durable about once a second. If anything fails, the recorder is thrown
-away; the next one completes what is there and continues from its end.
+In a directory, what is received is written at once, and made durable about once a second; in an object store it is
+written as a whole part every few seconds. If anything fails, the recorder is thrown away; the next one completes what
+is there and continues from its end.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from curbstone.standby.frames import ATTACHED_BYTES, Attached, BadFrame, Decoder, Frame, Kind
-from curbstone.standby.history import PART_BYTES_MAX, History, Part, PartWriter
+from curbstone.standby.history import History, Part, PartWriter
 
-SYNC_MS = 1000
-"""How long what was received may be in the memory of this machine only."""
+IDLE_MS = 60_000
+"""How long a time without changes may be in the memory of this machine only."""
 
 
 class Recorder:
@@ -25,6 +26,7 @@ class Recorder:
         Both are times of the server's clock; `now_ms` is any that runs.
         """
         self.history = history
+        self._store = history.store
         self.recorded_bytes = 0
         """What was received and belongs to the history."""
         self.copy_bytes = self.copy_bytes_max = 0
@@ -95,7 +97,7 @@ class Recorder:
                 bases.append(base)
         if self._writer is not None:
             self._writer.flush()
-            if self._writer.part.size >= PART_BYTES_MAX:
+            if self._writer.part.size >= self._store.part_bytes_max:
                 self._finish()
             else:
                 self._sync()
@@ -140,16 +142,22 @@ class Recorder:
         if writer is not None:
             writer.finish()
             self.history.finished(writer.part)
-            self._is_synced = True
+            self._is_synced, self._synced_ms = True, self._now_ms()
 
     def _sync(self) -> None:
         now_ms = self._now_ms()
-        if not self._is_synced and now_ms - self._synced_ms >= SYNC_MS and self._writer is not None:
+        if self._writer is None or now_ms - self._synced_ms < (IDLE_MS if self._is_synced else self._store.sync_ms):
+            return
+        if self._store.grows:
             self._writer.sync()
             self._is_synced, self._synced_ms = True, now_ms
+        else:
+            self._finish()
 
     def close(self) -> None:
-        """Leave everything as it is; the next one completes it."""
-        if self._writer is not None:
+        """Leave everything so that the next one can complete it. Raise OSError."""
+        if not self._store.grows:
+            self._leave()
+        elif self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 from curbstone.backup.files import BackupError
 from curbstone.backup.receive import PARTIAL, Unpacked, private_files
-from curbstone.core.disk import Disk, OsDisk
+from curbstone.core.disk import OsDisk
 from curbstone.core.engine.directories import QUEUES
 from curbstone.standby.applying import Applier
 from curbstone.standby.copying import tree
 from curbstone.standby.frames import BadFrame, Frame
 from curbstone.standby.history import Part, base_of, frames_of, parts_of, time_of
+from curbstone.standby.part_store import PartStore
 from curbstone.standby.place import Place
 from curbstone.standby.scope import OWN
 
@@ -48,7 +49,7 @@ class _AtTheEnd:
         return lambda: None
 
 
-def stretches(history: Disk) -> list[Stretch]:
+def stretches(history: PartStore) -> list[Stretch]:
     """Return the times that can be restored, the oldest first. Raise BackupError if there is no history."""
     found: list[Stretch] = []
     before: Part | None = None
@@ -66,7 +67,7 @@ def stretches(history: Disk) -> list[Stretch]:
 
 
 @contextmanager
-def unpacked_at(history: Disk, at_ms: int | None, beside: Path) -> Iterator[Unpacked]:
+def unpacked_at(history: PartStore, at_ms: int | None, beside: Path) -> Iterator[Unpacked]:
     """Yield the server as it was at a moment, or at the last one there is, in a place next to `beside`.
 
     The caller may change or move it. Raise BackupError if the history has no such moment.
@@ -83,7 +84,7 @@ def unpacked_at(history: Disk, at_ms: int | None, beside: Path) -> Iterator[Unpa
             shutil.rmtree(work, ignore_errors=True)
 
 
-def _restore(history: Disk, at_ms: int | None, data: Path) -> int:
+def _restore(history: PartStore, at_ms: int | None, data: Path) -> int:
     """Restore to a new directory; return the last moment that it has."""
     parts = parts_of(history)
     found = base_of(parts, at_ms)
@@ -112,7 +113,7 @@ def _restore(history: Disk, at_ms: int | None, data: Path) -> int:
     return reached_ms
 
 
-def _frames(history: Disk, parts: list[Part], first: int, last: int, at_ms: int | None) -> Iterator[Frame]:
+def _frames(history: PartStore, parts: list[Part], first: int, last: int, at_ms: int | None) -> Iterator[Frame]:
     """Yield the frames of a base, and those behind it up to a moment."""
     assert parts[first].begins and parts[last].ends
     for part in parts[first : last + 1]:

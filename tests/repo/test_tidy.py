@@ -136,6 +136,8 @@ EXTRAS = {
     "curbstone/dlt.py": ("dlt",),
     "spark/iceberg_table.py": ("iceberg",),
     "curbstone/standby/object_lease.py": ("objects",),
+    "curbstone/standby/object_parts.py": ("objects",),
+    "curbstone/standby/object_stores.py": ("objects",),
     "gateway/formats/arrow_stream.py": ("sql",),
     **dict.fromkeys([f"curbstone/tracing/{name}.py" for name in ("engine", "export", "queue", "spans")], ("otel",)),
     **dict.fromkeys(["curbstone/cli/push.py", "curbstone/cli/webhook.py"], ("client",)),

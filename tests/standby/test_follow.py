@@ -27,6 +27,7 @@ from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.resources.server.standby import NoFollowers, Standby
 from curbstone.net.peer import Peer
 from curbstone.standby.history import INDEX, parts_of
+from curbstone.standby.part_store import DirectoryParts
 from tests.kit.commands import curbstone
 from tests.kit.guarded_server import GuardedServer, guarded_server
 from tests.kit.processes import COMMAND, Process, start
@@ -44,12 +45,12 @@ def publish(server: ServerProcess, *bodies: str) -> datetime:
 
 
 class FollowerProcess:
-    """`curbstone backup --follow`."""
+    """`curbstone backup --follow`, to a directory, or to a store at `place`; then `target` is next to its log."""
 
-    def __init__(self, target: Path, url: str, *args: str, token: str = "") -> None:
+    def __init__(self, target: Path, url: str, *args: str, token: str = "", place: str = "") -> None:
         self.target = target
         self.log_file = target.parent / "follow.log"
-        self._command = [*COMMAND, "backup", "--follow", str(target), "--server", url, *args]
+        self._command = [*COMMAND, "backup", "--follow", place or str(target), "--server", url, *args]
         self._env = clean_environment(**({"CURBSTONE_TOKEN": token} if token else {}))
         self.process: Process
         self.start()
@@ -77,7 +78,7 @@ class FollowerProcess:
 
     def parts(self) -> list[Any]:
         try:
-            return parts_of(ReadOnlyDisk(self.target)) if (self.target / INDEX).exists() else []
+            return parts_of(DirectoryParts(ReadOnlyDisk(self.target))) if (self.target / INDEX).exists() else []
         except FileNotFoundError:  # it was given its name meanwhile
             return []
 
@@ -98,10 +99,14 @@ def following(target: Path, server: ServerProcess, *args: str) -> Iterator[Follo
         print(f"--- log of the follower\n{follower.log}")
 
 
-def restored(history: Path, at: datetime | None = None) -> list[str]:
-    """Restore a moment, check the directory and start a server on it; return its messages."""
+def restored(history: Path, at: datetime | None = None, place: str = "") -> list[str]:
+    """Restore a moment, check the directory and start a server on it; return its messages.
+
+    The history is in a directory, or in a store at `place`; then `history` is next to where it is restored.
+    """
     data = history.parent / "restored"
-    done = curbstone("restore", str(history), str(data), *(["--at", at.isoformat()] if at else []), cwd=history.parent)
+    moment = ["--at", at.isoformat()] if at else []
+    done = curbstone("restore", place or str(history), str(data), *moment, cwd=history.parent)
     assert done.code == 0, done.err
     assert curbstone("check", str(data), cwd=history.parent).code == 0
     with ServerProcess(data) as server:
@@ -177,6 +182,7 @@ def test_a_full_disk_of_the_follower_is_waited_for(tmp_path: Path) -> None:
                 noise = [os.urandom(20_000).hex() for _ in range(10)]
                 publish(server, *noise)
                 until(lambda: "No space left" in follower.log)
+                assert "can't reach" not in follower.log
                 subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
                 follower.has_everything(server)
                 copies = call(server, "GET", "/v2/standby")["copies"]

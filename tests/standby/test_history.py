@@ -16,6 +16,7 @@ from curbstone.standby import history as histories
 from curbstone.standby.followers import FOLLOWERS_MAX, Follower, FollowerEnded, Followers
 from curbstone.standby.frames import ATTACHED_BYTES, Attached, BadFrame, Kind, encode
 from curbstone.standby.history import History, parts_of
+from curbstone.standby.part_store import DirectoryParts, PartStore
 from curbstone.standby.place import place_of_server
 from curbstone.standby.recording import Recorder
 from curbstone.standby.restoring import Stretch, stretches, unpacked_at
@@ -35,9 +36,16 @@ class Shop:
         self.disk = OsDisk(path / "data")
         self.begin_life()
         self.shipped.make_dir("queues")
-        self.target = OsDisk(path / "history")
+        self.target = self.open_target()
         self.recorder = self.new_recorder()
         self.follower: Follower | None = None
+
+    def open_target(self) -> PartStore:
+        self.target_disk = OsDisk(self.path / "history")
+        return DirectoryParts(self.target_disk)
+
+    def close_target(self) -> None:
+        self.target_disk.close()
 
     def begin_life(self) -> None:
         """Start the server."""
@@ -104,7 +112,7 @@ class Shop:
 
     def close(self) -> None:
         self.recorder.close()
-        self.target.close()
+        self.close_target()
         self.disk.close()
 
 
@@ -227,7 +235,7 @@ def test_old_parts_are_removed_once_no_moment_needs_them(shop: Shop) -> None:
 
 
 def test_a_long_stream_becomes_several_parts(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("curbstone.standby.recording.PART_BYTES_MAX", 500)
+    monkeypatch.setattr(DirectoryParts, "part_bytes_max", 500)
     shop.attach()
     texts = {f"t{number}" for number in range(20)}
     for text in texts:
@@ -285,12 +293,12 @@ def test_a_directory_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letters").write_text("dear")
     disk = OsDisk(tmp_path)
     with pytest.raises(BackupError, match="it is not empty, and no history: it has letters"):
-        History(disk)
+        History(DirectoryParts(disk))
     with pytest.raises(BackupError, match=f"it has no {histories.INDEX}"):
-        parts_of(disk)
+        parts_of(DirectoryParts(disk))
     (tmp_path / histories.INDEX).write_text('{"format": 2}')
     with pytest.raises(BackupError, match="format 2, which is newer"):
-        parts_of(disk)
+        parts_of(DirectoryParts(disk))
     disk.close()
 
 
