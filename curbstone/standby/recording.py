@@ -145,8 +145,10 @@ class Recorder:
             self._is_synced, self._synced_ms = True, self._now_ms()
 
     def _sync(self) -> None:
-        now_ms = self._now_ms()
-        if self._writer is None or now_ms - self._synced_ms < (IDLE_MS if self._is_synced else self._store.sync_ms):
+        now_ms, most_ms = self._now_ms(), self._store.sync_ms
+        if self._is_synced:
+            most_ms = max(most_ms, IDLE_MS)
+        if self._writer is None or now_ms - self._synced_ms < most_ms:
             return
         if self._store.grows:
             self._writer.sync()

@@ -126,6 +126,36 @@ def test_after_a_kill_the_changes_since_the_last_object_are_received_again(shop:
     assert shop.followers.figures().copies == 1
 
 
+def test_after_an_outage_that_exceeds_the_backlog_there_is_a_hole(
+    shop: ObjectShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.attach()
+    first = shop.write("a")
+    shop.receive()
+    shop.pass_time(EVERY_MS)
+    shop.write("b")
+    with monkeypatch.context() as away:
+
+        def create(_store: object, name: str, _data: bytes) -> None:
+            raise OSError(f"{name} can't be written")
+
+        away.setattr(type(shop.target), "create", create)
+        shop.now_ms += EVERY_MS
+        with pytest.raises(OSError, match=r"part can't be written"):
+            shop.receive()
+        shop.recorder.close()
+        shop.leave()
+        lost = shop.write("c" * 200)
+        for letter in "defghij":
+            shop.write(letter * 200)
+    shop.recorder = shop.new_recorder()
+    assert not shop.attach().is_resumed
+    assert shop.restored(first) == {"a"} and len(shop.restored()) == 10
+    assert [each.bases for each in stretches(shop.target)] == [1, 1]
+    with pytest.raises(BackupError, match="it has nothing of"):
+        shop.restored(lost)
+
+
 def test_a_recorder_that_ends_stores_what_it_has(shop: ObjectShop) -> None:
     shop.attach()
     shop.write("a")
