@@ -3,7 +3,7 @@
 It runs with that version's own engine, lab and simulated disk, and has the names of the version that is released next.
 The directories of earlier versions were made by earlier versions of this file, which are in the history::
 
-    PYTHONPATH=. python tests/core/recovery/golden.py tests/core/recovery/golden-0.3.0
+    PYTHONPATH=. python tests/core/recovery/golden.py tests/core/recovery/golden-0.4.0
 
 This writes two files. The one that ends with `.tar.gz` has the directory. The one that ends with `.json` has what must
 be found in it: what that version itself found when it started on a copy. `test_golden.py` compares.
@@ -104,6 +104,7 @@ def fill(lab: Any) -> None:
 
     fill_policy(lab, message)
     fill_names(lab, message)
+    fill_batches(lab, message)
     fill_memories(lab, values, message)
     with suppress(Exception):  # only versions that have it
         undone = lab.queue("undone", undo=3600)
@@ -141,6 +142,23 @@ def fill_names(lab: Any, message: Callable[..., Any]) -> None:
             lab.publish_messages(named, [message(f"turn {turn}", headers=head, named=True)])
         if not turn:
             assert lab.pop(named) == b"turn 0"
+
+
+def fill_batches(lab: Any, message: Callable[..., Any]) -> None:
+    """Use batches: one that has ended, and one of which a message was acked and another has expired in time."""
+    batched = lab.queue("batched")
+
+    def publish(batch: str, size: int, count: int, **orders: Any) -> None:
+        head = f"x-batch:{batch}\nx-batch-size:{size}\nx-batch-to:reports\n".encode()
+        messages = [message(f"{batch} {place}", headers=head, batched=True, **orders) for place in range(count)]
+        lab.publish_messages(batched, messages)
+
+    publish("whole", 1, 1)
+    assert lab.pop(batched) == b"whole 0"
+    publish("part", 5, 3)
+    assert lab.pop(batched) == b"part 0"
+    publish("part", 5, 1, ttl_ms=1)
+    lab.pass_time(10)
 
 
 def fill_memories(lab: Any, values: Any, message: Callable[..., Any]) -> None:
@@ -315,13 +333,15 @@ def names_in(lab: Any, queue: Any) -> list[int]:
 
 
 def policy_of(queue: Any) -> dict[str, Any]:
-    """Return what decides which message is next, and the filters, of a queue that has any."""
+    """Return what decides which message is next, the filters, and the open batches, of a queue that has any."""
     names = ("burst", "fair", "in_flight", "key_burst", "key_limit", "key_rate", "oldest_every", "rate")
     usual = type(queue.options)()
     given = [name for name in names if getattr(queue.options, name) != getattr(usual, name)]
     options = {name: getattr(queue.options, name) for name in given}
     found = {"options": options, "by_priority": {str(key): n for key, n in queue.by_priority().items()}}
     found["filters"] = {event: text for event, text in queue.meta.bindings.items() if text}
+    tallies = [batch.tally for batch in queue.batches()]
+    found["batches"] = {tally.id: [tally.size, tally.to, tally.stored, *tally.ended] for tally in tallies}
     return {name: value for name, value in found.items() if value}
 
 

@@ -5,7 +5,7 @@ tries, idempotency keys, numbered producers, a log that has turned over, a trans
 journal with an unfinished record, and staged transactions: open ones, committed ones, and one whose messages are in the
 log in part. Later ones also have a redo file with commits that are in no segment, and an undo; that of 0.2.0 has
 priorities, the options that decide which message is next, and filters; that of 0.3.0 has unique names, messages that
-have replaced others, and the options for keys.
+have replaced others, and the options for keys; that of 0.4.0 has batches.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from tests.kit.lab import Lab, Peer, message
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
-FIRST, LAST = "0.1.0", "0.3.0"
-ALL = [FIRST, "0a679af", "0.2.0", LAST]
+FIRST, LAST = "0.1.0", "0.4.0"
+ALL = [FIRST, "0a679af", "0.2.0", "0.3.0", LAST]
 VERSIONS = pytest.mark.parametrize("version", ALL)
 HOUR_MS = 3_600_000
 
