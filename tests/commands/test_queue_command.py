@@ -114,7 +114,7 @@ def test_a_name_is_free_after_a_delivery_or_a_time_if_the_options_say_so(run: Ru
 
 def test_keys_are_listed_with_what_waits_of_them(run: Run) -> None:
     run("queue", "create", "fair", "--fair", "yes", "--key-limit", "0")
-    assert run("keys", "fair").out.startswith("No message with a key waits")
+    assert run("keys", "fair").out.startswith("The queue has read no message with a key")
     for key, bodies in {"shop": ("1", "2", "3"), "bank": ("4",)}.items():
         run("send", "fair", "--key", key, *bodies)
     run("send", "fair", "5")
