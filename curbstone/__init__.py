@@ -1,3 +1,3 @@
 """Curbstone: a small durable message queue. The version lives here; the parts are the subpackages."""
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
