@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
+from curbstone.core.values import ignore
 from curbstone.net.in_flight import InFlight
 from curbstone.stomp import extensions, frames
 from curbstone.stomp.destinations import Destination, parse_destination
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from curbstone.access.caller import Caller
     from curbstone.access.connections import Presence
     from curbstone.access.rate_limit import Throttle
-
-
-def _ignore(*_arguments: object) -> None:
-    """Do nothing."""
 
 
 def _refuse_to_send(_data: bytes) -> bool:
@@ -82,9 +79,9 @@ class SessionState:
         """Why the connection failed, for the log; empty if it did not."""
         self.failed_by_rule = False
         """Whether `failure` is a rule of the protocol; if not, it is the text of an engine's error."""
-        self.on_ending: Callable[[], None] = _ignore
-        self.on_closing: Callable[[], None] = _ignore
-        self.on_reply_to: Callable[[str, QueueName], None] = _ignore
+        self.on_ending: Callable[[], None] = ignore
+        self.on_closing: Callable[[], None] = ignore
+        self.on_reply_to: Callable[[str, QueueName], None] = ignore
         """Called with a destination and its temporary queue when a message names it as `reply-to`."""
         self._changed = changed
         self.send_at_once: Callable[[bytes], bool] = _refuse_to_send
@@ -95,9 +92,9 @@ class SessionState:
 
     def detach(self) -> None:
         """Drop the callbacks: the engine may still refer to this state, which would keep the connection in memory."""
-        self.on_ending = self.on_closing = self._changed = _ignore
+        self.on_ending = self.on_closing = self._changed = ignore
         self.send_at_once = _refuse_to_send
-        self.on_reply_to = _ignore
+        self.on_reply_to = ignore
 
     def destination(self, text: str) -> Destination:
         """Parse a destination of the client; raise ProtocolError."""

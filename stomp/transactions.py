@@ -14,6 +14,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
+from curbstone.core.values import ignore
 from curbstone.stomp import extensions, header_values, temp_queues
 from curbstone.stomp.acks import Settler
 from curbstone.stomp.codec import Head
@@ -140,7 +141,7 @@ class Transactions:
             if error is None:
                 transaction.count(connection.traffic)
                 for name, message in transaction.replies:
-                    connection.access.reply(name, [message], _ignore)
+                    connection.access.reply(name, [message], ignore)
             if error is not None:
                 connection.refuse(error, [receipt])
             elif not connection.lost:
@@ -211,7 +212,3 @@ class Transactions:
 
 def _delivery(subscription: Subscription, seq: int) -> tuple[int, int, int]:
     return subscription.index, seq, subscription.consumer.unsettled[seq].tries
-
-
-def _ignore(_error: CurbstoneError | None, _first_seq: int, _count: int) -> None:
-    """Do nothing: a reply has no confirmation."""

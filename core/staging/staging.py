@@ -43,7 +43,7 @@ from curbstone.core.staging.frames import FrameCheck
 from curbstone.core.staging.identity import DOTS, Hash, identity_of
 from curbstone.core.staging.transaction import CommitDone, StagedBy, StagedTransaction, StagingArea, stager_of
 from curbstone.core.staging.upload import Upload
-from curbstone.core.values import NOBODY, TTL_MS_MAX, Done, StagedStatus, State
+from curbstone.core.values import NOBODY, TTL_MS_MAX, Done, StagedStatus, State, ignore
 
 BYTES_MAX = 1024 * 1024 * 1024
 TTL_MS = 3_600_000
@@ -55,10 +55,6 @@ Check = Callable[[QueueName], None]
 _PART = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 logger = logging.getLogger("curbstone.core")
-
-
-def _ignore(_error: CurbstoneError | None) -> None:
-    """The `on_done` if no caller waits for the answer."""
 
 
 class Queues(Protocol):
@@ -264,7 +260,7 @@ class Staging:
     def _forget_empty(self, transaction: StagedTransaction) -> None:
         """Forget a transaction of which nothing is staged."""
         if transaction.is_made:
-            self._drop(transaction, _ignore)
+            self._drop(transaction, ignore)
         else:
             del self._transactions[transaction.hashed]
 
@@ -272,7 +268,7 @@ class Staging:
         transaction.state = State.DROPPING
         self._remove(transaction, on_done)
 
-    def _remove(self, transaction: StagedTransaction, on_done: Done = _ignore) -> None:
+    def _remove(self, transaction: StagedTransaction, on_done: Done = ignore) -> None:
         """Remove a transaction with its directory, and call `on_done` after the first attempt.
 
         If that fails, it is repeated until it succeeds. The directory is renamed first, so that a crash leaves all of
@@ -302,7 +298,7 @@ class Staging:
 
         def again() -> None:
             nonlocal on_done
-            on_done = _ignore
+            on_done = ignore
             if not self.area.is_stopping:
                 transaction.submit(job, done)
 
@@ -328,7 +324,7 @@ class Staging:
                 transaction.touch()
             elif transaction.touched_ms <= oldest_ms:
                 logger.info("transaction %s was idle for too long: dropped", transaction.label)
-                self._drop(transaction, _ignore)
+                self._drop(transaction, ignore)
         self._arm()
 
     # --- start and stop

@@ -18,7 +18,7 @@ from curbstone.core.errors import BadRequest, CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery
 from curbstone.core.port import Consumer
 from curbstone.core.traffic import DeliveryCounter, Traffic
-from curbstone.core.values import Done, Outcome
+from curbstone.core.values import Done, Outcome, ignore
 from curbstone.gateway.formats.message_json import Encoding, body_json, metadata_json
 from curbstone.gateway.formats.parameters import lease_ms, seconds_ms
 from curbstone.gateway.http.json_body import check_members, parse_json
@@ -390,14 +390,10 @@ class Subscription:
             self._login.detach(self.name)
         if self._leases is not None:
             self._leases.leave()
-        self._failed, self._refused = _ignore, None  # breaks the reference cycle with the session
+        self._failed, self._refused = ignore, None  # breaks the reference cycle with the session
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
-
-
-def _ignore(_error: CurbstoneError) -> None:
-    pass
 
 
 def stale_frame(ack_ids: list[str]) -> bytes:

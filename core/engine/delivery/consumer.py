@@ -9,16 +9,12 @@ from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.errors import CurbstoneError, StaleDelivery
 from curbstone.core.holders import Standing
 from curbstone.core.message import Delivery
-from curbstone.core.values import Done, Who
+from curbstone.core.values import Done, Who, ignore
 
 AUTO_WINDOW = 256
 """The most deliveries that a consumer with `auto` takes at a time."""
 
 logger = logging.getLogger("curbstone.core")
-
-
-def _ignore(_any: object) -> None:
-    """Stands in for the callbacks of a consumer that has ended."""
 
 
 class Consumer:
@@ -193,7 +189,7 @@ class Consumer:
             self._dispatcher.requeue.release_in_slices(self.group, self, deliveries)
         # These callbacks usually belong to something that holds this consumer. Without that circle both go at once,
         # and not only by the next full collection.
-        self._deliver = self.on_closed = _ignore
+        self._deliver = self.on_closed = ignore
 
     def end(self, error: CurbstoneError) -> None:
         """The queue ends: the consumer gets nothing more, and settles nothing."""

@@ -9,14 +9,10 @@ from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.holders import waiting_call
 from curbstone.core.message import Delivery
-from curbstone.core.values import UNKNOWN, Holder, Who
+from curbstone.core.values import UNKNOWN, Holder, Who, ignore
 
 LEASE_BYTES_MAX = 4 * 1024 * 1024
 """An answer takes no more messages once it has so many bytes of headers and bodies."""
-
-
-def _ignore(_deliveries: list[Delivery]) -> None:
-    """Stands in for the answer of a pull that has ended."""
 
 
 class Pull:
@@ -114,7 +110,7 @@ class Pull:
 
     def _leave(self) -> None:
         self.room = 0
-        self._answer = _ignore  # it may be a method of this very pull, which would keep itself in memory
+        self._answer = ignore  # it may be a method of this very pull, which would keep itself in memory
         if self._timer is not None:
             self._timer.cancel()
         self._dispatcher.detach(self)
