@@ -99,7 +99,7 @@ class LeaseStore(Protocol):
     """Where the record is. Calls block, for about a third of the ttl at most."""
 
     def check(self) -> None:
-        """Find out whether the store compares versions. Raise NotImplementedError if it does not, or OSError."""
+        """Find out whether the store compares versions. Raise UnfitStore if it does not, or OSError."""
 
     def read(self) -> Found | None:
         """Return the record, or None if there is none. Raise OSError or BadLease."""
@@ -120,6 +120,10 @@ class Replaced(Exception):
     def __init__(self, lease: Lease) -> None:
         super().__init__(f"{lease.name} holds the lease, as the server of term {lease.term}")
         self.lease = lease
+
+
+class UnfitStore(Exception):
+    """The store does not compare versions."""
 
 
 class NotFree(Exception):

@@ -22,6 +22,7 @@ from curbstone.standby.lease import (
     LeaseStore,
     NotFree,
     Replaced,
+    UnfitStore,
     Watch,
     perform,
 )
@@ -196,7 +197,7 @@ def acquire(store: LeaseStore, server: Lease) -> LeaseKeeper:
             raise CommandFailed(
                 f"{error}: it has replaced this one. Follow it, with curbstone standby", REPLACED
             ) from None
-        except (NotFree, BadLease, NotImplementedError) as error:
+        except (NotFree, BadLease, UnfitStore) as error:
             raise Unavailable(f"the lease can't be used: {error}") from error
         except OSError as error:
             logger.warning("the lease can't be read: %s", error)

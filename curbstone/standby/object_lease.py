@@ -8,7 +8,7 @@ from typing import Any
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-from curbstone.standby.lease import Found, Lease
+from curbstone.standby.lease import Found, Lease, UnfitStore
 from curbstone.standby.object_stores import failed, opened
 
 NEVER = json.dumps({"e_tag": '"00000000000000000000000000000000"', "version": "1"})
@@ -34,7 +34,7 @@ class ObjectLease:
             except BaseError as error:
                 raise failed(error) from None
             if not may_succeed:
-                raise NotImplementedError("it replaces objects whatever their version is")
+                raise UnfitStore("it replaces objects whatever their version is")
 
     def read(self) -> Found | None:
         """See `LeaseStore`."""

@@ -20,7 +20,7 @@ from curbstone.settings import load
 from curbstone.standby import kubernetes_lease
 from curbstone.standby.frames import InSync
 from curbstone.standby.kubernetes_lease import RECORD
-from curbstone.standby.lease import BadLease, Lease, LeaseStore
+from curbstone.standby.lease import BadLease, Lease, LeaseStore, UnfitStore
 from curbstone.standby.lease_keeper import acquire, store_at
 from curbstone.standby.lease_watch import LeaseWatch
 from curbstone.standby.place import Place
@@ -209,5 +209,5 @@ def test_a_store_that_ignores_versions_is_refused(s3: None, monkeypatch: pytest.
 
     store = store_at("s3://leases/shop/lease", 15)
     monkeypatch.setattr(object_lease, "_mode", lambda _version: "overwrite")
-    with pytest.raises(NotImplementedError, match="whatever their version is"):
+    with pytest.raises(UnfitStore, match="whatever their version is"):
         store.check()
