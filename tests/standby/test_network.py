@@ -202,7 +202,7 @@ def test_of_two_that_can_not_see_each_other_one_confirms(network: Network, tmp_p
             assert former.state()["term"] == 2 and (tmp_path / "one.kept-1").is_dir()
             assert set(load.confirmed) <= set(bodies(standby))
             standby.kill()
-            # Only within the patience of the server that was killed, 1 s, is it certain that nothing is missing, and the
-            # command may take longer to start.
+            # That nothing is missing is certain only within the patience of the killed server, 1 s.
+            # The command may take longer to start.
             assert former.promote("--accept-loss").code == 0
             assert set(load.confirmed) <= set(bodies(former))
