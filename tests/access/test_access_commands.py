@@ -17,7 +17,7 @@ def run(*arguments: str) -> int:
     return _run(list(arguments))
 
 
-def test_init_makes_an_admin_and_shows_its_token_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_creates_an_admin_and_prints_its_token_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     users, data = tmp_path / "users.toml", tmp_path / "data"
     arguments = ("access", "init", "--users", str(users), "--data", str(data), "--name", "ops@site")
     assert run(*arguments) == 0
@@ -44,7 +44,9 @@ def test_init_refuses_a_data_directory_in_use(tmp_path: Path, capsys: pytest.Cap
     assert "in use" in capsys.readouterr().err
 
 
-def test_check_prints_the_table_or_the_rule_that_is_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_access_check_prints_the_grants_or_the_violated_rule(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "users.toml"
     file.write_text(GOOD, encoding="utf-8")
     assert run("access", "check", str(file)) == 0
@@ -73,7 +75,7 @@ def test_check_prints_the_table_or_the_rule_that_is_broken(tmp_path: Path, capsy
         (("orders-api", "send", "shop/*"), 2, ""),
     ],
 )
-def test_explain_says_which_grant_gives_a_right(
+def test_explain_names_the_grant_that_gives_a_right(
     question: tuple[str, str, str], code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "users.toml"
@@ -82,7 +84,7 @@ def test_explain_says_which_grant_gives_a_right(
     assert said in capsys.readouterr().out
 
 
-def test_a_hash_is_printed_of_a_password_from_standard_input(
+def test_hash_command_reads_the_password_from_stdin(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("open sesame\n"))

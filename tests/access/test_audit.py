@@ -42,7 +42,7 @@ def changes(world: World, user: str = "ann") -> list[tuple[str, str, int]]:
     return [(each["action"], each["target"], each.get("count", 0)) for each in lines]
 
 
-def test_what_changes_nothing_is_not_in_the_audit(world: World, ann: AuthorizedBroker) -> None:
+def test_requests_that_change_nothing_are_not_audited(world: World, ann: AuthorizedBroker) -> None:
     """Whoever had `manage` filled the audit with calls that did nothing, also on queues that did not exist."""
     answer = world.lab.answer
     for _ in range(3):
@@ -64,7 +64,7 @@ def test_what_changes_nothing_is_not_in_the_audit(world: World, ann: AuthorizedB
     assert changes(world) == [("change queue", "shop/q", 0), ("bind queue", "shop/q", 0)]
 
 
-def test_each_change_is_in_the_audit(world: World, ann: AuthorizedBroker) -> None:
+def test_every_change_is_audited(world: World, ann: AuthorizedBroker) -> None:
     answer, lab = world.lab.answer, world.lab
     other = queue_name("other", "shop")
     lab.answer(lambda done: lab.broker.declare(other, {}, done))
@@ -93,9 +93,7 @@ def test_each_change_is_in_the_audit(world: World, ann: AuthorizedBroker) -> Non
     }
 
 
-def test_a_change_that_fails_is_not_in_the_audit_and_one_names_the_client_that_asked(
-    world: World, ann: AuthorizedBroker
-) -> None:
+def test_failed_changes_are_not_audited_and_entries_name_the_client(world: World, ann: AuthorizedBroker) -> None:
     answers: list[Any] = []
     ASKING.set(Caller("192.0.2.1", 7, "http"))
     ann.declare(Q, {}, answers.append)
@@ -114,7 +112,7 @@ def test_a_change_that_fails_is_not_in_the_audit_and_one_names_the_client_that_a
     assert ("change queue", "shop/other", 0) not in changes(world)
 
 
-def test_one_user_cannot_push_out_of_the_audit_what_others_did(world: World, ann: AuthorizedBroker) -> None:
+def test_one_user_cannot_evict_audit_entries_of_others(world: World, ann: AuthorizedBroker) -> None:
     """20,000 changes in half a minute left nothing of anybody else in the list, and some minutes' worth on the disk."""
     bob, root = world.login("bob", "open barley"), world.login("root", "all of it")
     answer = world.lab.answer

@@ -36,7 +36,7 @@ def world(path: Path, *users: str) -> World:
     return made
 
 
-def test_a_refusal_is_the_same_whether_the_queue_exists_or_not(tmp_path: Path) -> None:
+def test_refusal_does_not_reveal_whether_a_queue_exists(tmp_path: Path) -> None:
     it = world(tmp_path, user("u", "send other/*"))
     access = it.login("u", "open sesame")
     texts = []
@@ -49,7 +49,7 @@ def test_a_refusal_is_the_same_whether_the_queue_exists_or_not(tmp_path: Path) -
         access.queue(queue_name("nothing", "other"), Right.SEND)
 
 
-def test_a_queue_is_made_by_first_use_only_by_who_manages_it(tmp_path: Path) -> None:
+def test_first_use_creates_a_queue_only_with_manage(tmp_path: Path) -> None:
     it = world(tmp_path, user("sender", "send shop/*"), user("maker", "send,manage shop/*"))
     with pytest.raises(NoSuchQueue):
         it.login("sender", "open sesame").ensure(queue_name("new", "shop"), Right.SEND)
@@ -57,13 +57,13 @@ def test_a_queue_is_made_by_first_use_only_by_who_manages_it(tmp_path: Path) -> 
     assert it.login("sender", "open sesame").ensure(queue_name("new", "shop"), Right.SEND)
 
 
-def test_lists_show_what_one_has_any_right_on(tmp_path: Path) -> None:
+def test_lists_show_only_queues_with_any_right(tmp_path: Path) -> None:
     it = world(tmp_path, user("u", "peek shop/a"), user("none"))
     assert [queue.name for queue in it.login("u", "open sesame").queues()] == [A]
     assert it.login("none", "open sesame").queues() == []
 
 
-def test_a_dead_letter_queue_must_be_one_that_one_may_send_to(tmp_path: Path) -> None:
+def test_dead_letter_queue_requires_send(tmp_path: Path) -> None:
     it = world(tmp_path, user("u", "manage shop/*", "send shop/dead"))
     access = it.login("u", "open sesame")
     with pytest.raises(NotAllowed, match="no right to send on queue shop/b"):
@@ -72,7 +72,7 @@ def test_a_dead_letter_queue_must_be_one_that_one_may_send_to(tmp_path: Path) ->
     assert it.lab.answer(lambda done: access.declare(A, {"dead_letter": "dead"}, done)) == (None,)
 
 
-def test_letters_are_redriven_only_to_where_one_may_send(tmp_path: Path) -> None:
+def test_redrive_requires_send_on_the_target(tmp_path: Path) -> None:
     it = world(tmp_path, user("u", "manage shop/*", "send shop/b"))
     lab = it.lab
     access = it.login("u", "open sesame")
@@ -89,7 +89,7 @@ def test_letters_are_redriven_only_to_where_one_may_send(tmp_path: Path) -> None
         access.redrive(name, A, 100, lambda *_given: None)
 
 
-def test_leases_are_stale_to_others_and_their_messages_stay(tmp_path: Path) -> None:
+def test_leases_of_other_users_are_stale_and_their_messages_stay(tmp_path: Path) -> None:
     it = world(tmp_path, user("u", "receive shop/*"), user("v", "receive shop/*"))
     lab = it.lab
     mine, theirs = it.login("u", "open sesame"), it.login("v", "open sesame")
@@ -104,7 +104,7 @@ def test_leases_are_stale_to_others_and_their_messages_stay(tmp_path: Path) -> N
     assert lab.answer(lambda done: mine.settle_leases(queue, [lease.token], Outcome.ACK, done)) == (None, 1, [])
 
 
-def test_who_may_send_to_nothing_of_a_project_stages_nothing_there(tmp_path: Path) -> None:
+def test_staging_requires_send_in_the_project(tmp_path: Path) -> None:
     """A part without messages names no queue, so a login without any right could use up all that may be staged."""
     it = world(tmp_path, user("u", "send shop/a", "receive web/*", "send topic:web/*"), user("none"))
     it.login("u", "open sesame").staging.upload("shop", "t", "p", 1000).cancel()
@@ -113,9 +113,7 @@ def test_who_may_send_to_nothing_of_a_project_stages_nothing_there(tmp_path: Pat
             it.login(name, "open sesame").staging.upload(project, "t", "p", 1000)
 
 
-def test_a_user_holds_so_many_leases_and_others_are_none_the_worse(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leases_of_a_user_are_limited_without_affecting_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One who may receive could lease all messages of all such queues, and millions of them stayed in memory."""
     monkeypatch.setattr(authorization, "LEASES_MAX", 3)
     it = world(tmp_path, user("u", "receive shop/*"), user("v", "receive shop/*"))
@@ -140,7 +138,7 @@ def test_a_user_holds_so_many_leases_and_others_are_none_the_worse(
     assert len(lab.answer(lambda done: mine.lease(b, 9, 30_000, done, CALLER))[0]) == 1
 
 
-def test_idempotency_keys_and_staged_transactions_are_ones_own(tmp_path: Path) -> None:
+def test_idempotency_keys_and_staged_transactions_are_per_user(tmp_path: Path) -> None:
     it = world(tmp_path, user("u", "send shop/*"), user("v", "send shop/*"))
     mine, theirs = it.login("u", "open sesame"), it.login("v", "open sesame")
     assert mine.key("k", []).hashed != theirs.key("k", []).hashed
@@ -153,7 +151,7 @@ def test_idempotency_keys_and_staged_transactions_are_ones_own(tmp_path: Path) -
     upload.cancel()
 
 
-def test_events_belong_to_the_home(tmp_path: Path) -> None:
+def test_events_belong_to_the_home_project(tmp_path: Path) -> None:
     it = world(
         tmp_path,
         user("u", "manage,receive shop/*", "send,receive topic:shop/*"),
@@ -170,7 +168,7 @@ def test_events_belong_to_the_home(tmp_path: Path) -> None:
     assert lab.bodies(lab.broker.get(A)) == [b"for us", b"again"]
 
 
-def test_a_queue_is_bound_only_by_who_manages_it_and_may_receive_the_event(tmp_path: Path) -> None:
+def test_binding_requires_manage_on_the_queue_and_receive_on_the_event(tmp_path: Path) -> None:
     it = world(
         tmp_path,
         user("consumer", "receive shop/a", "receive topic:shop/*"),
@@ -190,7 +188,7 @@ def test_a_queue_is_bound_only_by_who_manages_it_and_may_receive_the_event(tmp_p
     assert it.lab.answer(lambda done: consumer.occupy(A, frozenset({"good"}), None, done)) == (None,)
 
 
-def test_a_transaction_asks_again_when_it_is_committed(tmp_path: Path) -> None:
+def test_transaction_is_authorized_again_at_commit(tmp_path: Path) -> None:
     users = user("u", "send shop/*")
     it = world(tmp_path, users)
     transaction = it.login("u", "open sesame").transaction()
@@ -201,7 +199,7 @@ def test_a_transaction_asks_again_when_it_is_committed(tmp_path: Path) -> None:
     assert it.lab.bodies(it.lab.broker.get(A)) == []
 
 
-def test_a_project_has_only_what_its_quota_allows(tmp_path: Path) -> None:
+def test_project_quota_is_enforced(tmp_path: Path) -> None:
     quota = '[quotas.shop]\nqueues = 3\nbytes = "4MiB"\n'
     it = world(tmp_path, user("u", "manage,send */*"), quota)  # the two that are there have 1 MiB each
     access = it.login("u", "open sesame")
@@ -224,14 +222,14 @@ def test_a_project_has_only_what_its_quota_allows(tmp_path: Path) -> None:
     access.declare(queue_name("d", "other"), {"cap": "100MiB"}, lambda _error: None)
 
 
-def test_everyone_may_everything_where_there_are_no_users(tmp_path: Path) -> None:
+def test_without_users_everything_is_allowed(tmp_path: Path) -> None:
     it = world(tmp_path, user("u"))
     everyone = it.authenticator.everyone
     assert everyone.identity.owner == "" and everyone.home == "default"
     assert everyone.queue(A, Right.MANAGE) and everyone.broker and len(everyone.queues()) == 2
 
 
-def test_a_filter_needs_the_rights_of_its_binding(tmp_path: Path) -> None:
+def test_filter_requires_the_rights_of_its_binding(tmp_path: Path) -> None:
     it = world(
         tmp_path,
         user("u", "manage,receive shop/*", "send,receive topic:shop/*"),
@@ -246,7 +244,7 @@ def test_a_filter_needs_the_rights_of_its_binding(tmp_path: Path) -> None:
     assert it.lab.broker.bindings(A) == {"e": "a = 1"}
 
 
-def test_a_report_of_a_batch_goes_only_where_its_producer_may_send(tmp_path: Path) -> None:
+def test_batch_report_requires_send_on_its_queue(tmp_path: Path) -> None:
     it = world(tmp_path, user("u", "send shop/a"))
     access = it.login("u", "open sesame")
     for to, is_allowed in (("a", True), ("b", False)):

@@ -34,7 +34,7 @@ def user(world: World, name: str) -> AuthorizedBroker:
     return world.login(name, {"ann": "open sesame", "bob": "shut sesame", "root": "all of it"}[name])
 
 
-def test_of_a_user_with_too_many_sessions_the_one_that_was_used_longest_ago_ends(world: World) -> None:
+def test_least_recently_used_session_ends_when_a_user_has_too_many(world: World) -> None:
     ann = user(world, "ann")
     opened: list[Secret] = []
     for number in range(SESSIONS_OF_USER_MAX):
@@ -52,7 +52,7 @@ def test_of_a_user_with_too_many_sessions_the_one_that_was_used_longest_ago_ends
     assert len(world.authenticator.sessions) == SESSIONS_OF_USER_MAX
 
 
-def test_a_user_whose_sessions_all_have_connections_gets_no_more(world: World) -> None:
+def test_no_new_session_while_all_sessions_of_a_user_have_connections(world: World) -> None:
     ann = user(world, "ann")
     for _ in range(SESSIONS_OF_USER_MAX):
         _, access = world.authenticator.open_session(ann, HERE)
@@ -63,7 +63,7 @@ def test_a_user_whose_sessions_all_have_connections_gets_no_more(world: World) -
     world.authenticator.open_session(ann, HERE)
 
 
-def test_a_user_has_so_many_tickets_until_they_are_used_or_late(world: World) -> None:
+def test_tickets_of_a_user_are_limited_until_used_or_expired(world: World) -> None:
     ann = user(world, "ann")
     made = [world.authenticator.make_ticket(ann, "consume", A) for _ in range(TICKETS_OF_USER_MAX)]
     with pytest.raises(TooMany, match="this user has 100 unused tickets"):
@@ -77,7 +77,7 @@ def test_a_user_has_so_many_tickets_until_they_are_used_or_late(world: World) ->
     world.authenticator.make_ticket(ann, "consume", A)
 
 
-def test_a_user_makes_so_many_tokens_and_an_admin_makes_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_of_a_user_are_limited_except_for_admins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "TOKENS_OF_USER_MAX", 5)
     ann = user(world, "ann")
     for _ in range(5):
@@ -89,7 +89,7 @@ def test_a_user_makes_so_many_tokens_and_an_admin_makes_more(world: World, monke
     assert TOKENS_OF_USER_MAX == 200
 
 
-def test_what_others_have_keeps_no_admin_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_other_users_do_not_lock_out_an_admin(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in ((sessions, "SESSIONS_MAX"), (sessions, "TICKETS_MAX"), (tokens, "TOKENS_MAX")):
         monkeypatch.setattr(module, name, 12)
         monkeypatch.setattr(module, "RESERVED", 2)
@@ -109,7 +109,7 @@ def test_what_others_have_keeps_no_admin_out(world: World, monkeypatch: pytest.M
     world.authenticator.make_ticket(root, "consume", A)
 
 
-def test_a_token_with_grants_sees_and_revokes_itself_and_what_was_made_with_it_alone(world: World) -> None:
+def test_restricted_token_sees_and_revokes_only_itself_and_its_descendants(world: World) -> None:
     ann = user(world, "ann")
     wide, narrow = world.token(ann), world.token(ann, grants=["receive shop/a"])
     by_wide, by_narrow = world.login("", str(wide)), world.login("", str(narrow))
@@ -132,7 +132,7 @@ def test_a_token_with_grants_sees_and_revokes_itself_and_what_was_made_with_it_a
     assert seen(ann) == {wide.id}
 
 
-def test_all_tokens_of_a_user_are_revoked_at_once_and_only_those_one_sees(world: World) -> None:
+def test_revoke_all_revokes_every_visible_token_of_a_user(world: World) -> None:
     ann, bob, root = (user(world, name) for name in ("ann", "bob", "root"))
     wide, narrow = world.token(ann), world.token(ann, grants=["receive shop/a"])
     by_narrow, of_bob = world.login("", str(narrow)), world.login("", str(world.token(bob)))
@@ -156,7 +156,7 @@ def test_all_tokens_of_a_user_are_revoked_at_once_and_only_those_one_sees(world:
     assert world.authenticator.tokens.listed() == []
 
 
-def test_a_user_has_so_many_private_queues_and_those_that_went_count_no_more(
+def test_private_queues_of_a_user_are_limited_and_deleted_ones_do_not_count(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They need no right and are in no project's quota: any login could fill the disk with them."""
@@ -180,7 +180,7 @@ def test_a_user_has_so_many_private_queues_and_those_that_went_count_no_more(
         make(everyone, private_name(f"temp.more{number}"))
 
 
-def test_what_private_queues_of_a_user_hold_is_bounded_and_the_slowest_consumer_pays(
+def test_bytes_in_private_queues_of_a_user_are_bounded_and_the_slowest_consumer_is_closed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """2,000 queues of 64 MiB each were 125 GiB that no quota counted."""
@@ -219,9 +219,7 @@ def test_what_private_queues_of_a_user_hold_is_bounded_and_the_slowest_consumer_
     assert not any(queue.name in names for queue in world.lab.broker.private_queues())
 
 
-def test_a_user_has_so_many_subscriptions_over_all_its_connections(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_subscriptions_of_a_user_are_limited_across_connections(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """1,000 on each of 1,000 connections made each message of their queue take as long as all of them."""
     monkeypatch.setattr(presences, "SUBSCRIPTIONS_MAX", 5)
     ann, bob = user(world, "ann"), user(world, "bob")
@@ -243,9 +241,7 @@ def test_a_user_has_so_many_subscriptions_over_all_its_connections(
     third.holds(5)
 
 
-def test_the_bound_holds_again_after_a_connection_with_several_of_the_queues_has_ended(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_private_queue_bytes_are_released_when_a_connection_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its other queues were gone when their turn came. That raised a KeyError, and nothing was checked any more."""
     monkeypatch.setattr(private_queues, "BYTES_MAX", 1024 * 1024)
     ann, bob = user(world, "ann"), user(world, "bob")

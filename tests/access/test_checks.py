@@ -31,7 +31,7 @@ def rows() -> dict[int, str]:
 
 
 @pytest.mark.parametrize("number", range(1, CHECKS + 1))
-def test_each_check_names_tests_that_there_are(number: int) -> None:
+def test_each_check_names_existing_tests(number: int) -> None:
     held = HELD.findall(rows()[number])
     assert held, "it names no test"
     for path, names in held:
@@ -46,7 +46,7 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
         yield opened
 
 
-def test_names_of_projects_and_queues_that_read_alike_together_are_two_queues(it: GuardedServer) -> None:
+def test_similar_project_and_queue_names_are_different_queues(it: GuardedServer) -> None:
     for path, body in (("/v2/a_b/queues/c", b"one"), ("/v2/a/queues/b_c", b"two")):
         assert it.call("ann", "PUT", path).status_code == 201
         assert it.call("ann", "POST", f"{path}/messages", content=body).status_code == 201
@@ -57,13 +57,13 @@ def test_names_of_projects_and_queues_that_read_alike_together_are_two_queues(it
 @pytest.mark.parametrize(
     "text", ["x", "-1", "0", "1e3", "..%2e", "%00", "a" * 3000, "0123456789ab-99999999999999999999"]
 )
-def test_an_id_that_is_none_is_not_found_or_refused(it: GuardedServer, text: str) -> None:
+def test_invalid_message_id_is_400_or_404(it: GuardedServer, text: str) -> None:
     it.call("ann", "PUT", "/v2/a/queues/ids")
     for method in ("GET", "DELETE"):
         assert it.call("ann", method, f"/v2/a/queues/ids/messages/{text}").status_code in (400, 404)
 
 
-def test_who_has_not_logged_in_learns_no_version_path_or_line(it: GuardedServer) -> None:
+def test_responses_before_login_reveal_no_version_path_or_line(it: GuardedServer) -> None:
     refused = it.call("", "GET", "/v2/a/queues/b_c")
     assert refused.status_code == 401
     reported = [str(refused.headers) + refused.text, it.call("", "GET", "/healthz").text]
@@ -102,7 +102,7 @@ def test_get_head_and_options_change_nothing(it: GuardedServer) -> None:
     assert state() == before
 
 
-def test_a_line_break_in_a_header_of_stomp_makes_no_header_for_a_client_of_any_version(it: GuardedServer) -> None:
+def test_line_break_in_a_stomp_header_injects_no_header_in_any_version(it: GuardedServer) -> None:
     token = it.secrets["ann"]
     for version in ("1.0", "1.1", "1.2"):
         with Line(it.server.stomp) as line:
@@ -119,14 +119,14 @@ def test_a_line_break_in_a_header_of_stomp_makes_no_header_for_a_client_of_any_v
             assert b"note:one" in got and b"\nreply-to:" not in got, version
 
 
-def test_eval_of_code_is_an_error_and_nothing_is_executed(it: GuardedServer, tmp_path: Path) -> None:
+def test_mqks_eval_of_code_fails_without_executing_it(it: GuardedServer, tmp_path: Path) -> None:
     made = tmp_path / "made"
     for code in (f"__import__('os').mkdir('{made}')", f"open('{made}','w')", "().__class__", "exit()", "lambda:0"):
         assert it.mqks("ann", f"1 _eval {code}")[-1].startswith("1 error"), code
     assert not made.exists()
 
 
-def test_a_popped_page_can_do_nothing_in_a_browser(it: GuardedServer) -> None:
+def test_popped_html_is_sandboxed_in_a_browser(it: GuardedServer) -> None:
     headers = {"content-type": "text/html"}
     assert it.call("ann", "PUT", "/v2/a/queues/pages").status_code == 201
     assert (
@@ -152,7 +152,7 @@ def test_every_dependency_has_an_exact_version() -> None:
         ("build.lock", [*PROJECT["build-system"]["requires"], "mypy"]),
     ],
 )
-def test_the_image_installs_only_files_whose_hashes_are_known(lock: str, needed: list[str]) -> None:
+def test_image_installs_only_hashed_files(lock: str, needed: list[str]) -> None:
     """The versions of constraints.txt, each with its hashes, for all that is needed; and no index is named."""
     text = ROOT.joinpath("deploy/docker", lock).read_text(encoding="utf-8")
     assert "://" not in text and "--index" not in text and "--find-links" not in text

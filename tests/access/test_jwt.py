@@ -97,7 +97,7 @@ def world() -> World:
 
 
 @pytest.mark.parametrize(("key", "algorithm", "kid"), [(RSA, "RS256", "rsa"), (EC, "ES256", "ec"), (ED, "EdDSA", "ed")])
-def test_a_good_token_gives_its_user_roles_and_end_and_is_known_until_then(
+def test_valid_token_gives_user_roles_and_expiry_and_is_cached_until_then(
     world: World, key: Any, algorithm: str, kid: str
 ) -> None:
     token = signed(key, algorithm, kid)
@@ -139,13 +139,11 @@ def test_a_good_token_gives_its_user_roles_and_end_and_is_known_until_then(
         {"roles": ["w"] * 101},
     ],
 )
-def test_a_token_that_breaks_a_rule_is_refused_and_all_are_reported_alike(
-    world: World, changes: dict[str, Any]
-) -> None:
+def test_invalid_tokens_are_refused_with_the_same_message(world: World, changes: dict[str, Any]) -> None:
     world.refused(signed(**changes))
 
 
-def test_at_the_edges_it_is_good() -> None:
+def test_token_is_valid_at_the_limits() -> None:
     assert World().good(signed(exp=NOW_S - LEEWAY_S + 1))
     assert World().good(signed(exp=NOW_S + LONGEST_S))
     assert World().good(signed(iat=NOW_S + LEEWAY_S, aud=["x", "curbstone"], jti=None)).id == ""
@@ -200,7 +198,7 @@ def test_a_forged_token_is_refused(world: World, token: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["decode_complete", "decode"])
-def test_a_token_that_is_too_deep_to_read_is_refused(world: World, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_too_deeply_nested_token_is_refused(world: World, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def too_deep(*_: object, **_options: object) -> None:
         raise RecursionError
 
@@ -211,12 +209,12 @@ def test_a_token_that_is_too_deep_to_read_is_refused(world: World, monkeypatch: 
 @pytest.mark.parametrize(
     "changes", [{"alg": "ES512"}, {"crv": "P-384"}, {"kty": "oct"}, {"x": "AA"}, {"use": "enc"}, {"x": None}]
 )
-def test_a_key_that_is_for_something_else_verifies_nothing(world: World, changes: dict[str, Any]) -> None:
+def test_key_for_another_use_verifies_no_token(world: World, changes: dict[str, Any]) -> None:
     world.keys = [public("ec", EC) | changes]
     world.refused(signed())
 
 
-def test_a_token_without_the_name_of_a_key_is_verified_by_the_only_one(world: World) -> None:
+def test_token_without_kid_is_verified_with_the_only_key(world: World) -> None:
     token = jwt.encode(claims(), EC, "ES256")
     world.refused(token)
     alone = World()
@@ -224,7 +222,7 @@ def test_a_token_without_the_name_of_a_key_is_verified_by_the_only_one(world: Wo
     assert alone.good(token)
 
 
-def test_an_unknown_key_is_asked_for_at_most_every_30_s(world: World) -> None:
+def test_unknown_kid_refetches_keys_at_most_every_30_s(world: World) -> None:
     world.good(signed())
     asked = len(world.asked)
     world.keys.append(public("new", OTHER))
@@ -239,9 +237,7 @@ def test_an_unknown_key_is_asked_for_at_most_every_30_s(world: World) -> None:
     assert len(world.asked) == asked + 2
 
 
-def test_keys_are_kept_while_the_issuer_is_away_and_reported_once(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_keys_are_kept_while_the_issuer_is_unreachable(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.good(signed())
     world.is_away = True
     for number in range(3):
@@ -253,7 +249,7 @@ def test_keys_are_kept_while_the_issuer_is_away_and_reported_once(
     ]
 
 
-def test_a_token_that_cannot_be_checked_yet_may_be_tried_again(world: World) -> None:
+def test_token_that_cannot_be_verified_yet_can_be_retried(world: World) -> None:
     """A good token was refused for good where its issuer could not be reached at its first use."""
     world.is_away = True
     for _ in range(3):
@@ -266,7 +262,7 @@ def test_a_token_that_cannot_be_checked_yet_may_be_tried_again(world: World) -> 
     assert world.good(signed())
 
 
-def test_a_key_that_was_withdrawn_counts_no_more_after_an_hour(world: World) -> None:
+def test_withdrawn_key_is_rejected_after_an_hour(world: World) -> None:
     world.good(signed())
     world.keys = [public("rsa", RSA)]
     world.host.pass_time(OLD_MS + 1)
@@ -275,7 +271,7 @@ def test_a_key_that_was_withdrawn_counts_no_more_after_an_hour(world: World) -> 
     world.refused(signed(exp=later + 61))
 
 
-def test_only_so_many_wait_for_keys(world: World) -> None:
+def test_logins_waiting_for_keys_are_limited(world: World) -> None:
     found: list[Claims | CurbstoneError] = []
     for number in range(WAITING_MAX + 2):
         world.verifier.verify(signed(jti=str(number)), found.append)
@@ -286,7 +282,7 @@ def test_only_so_many_wait_for_keys(world: World) -> None:
     assert len(world.asked) == 2
 
 
-def test_keys_may_be_in_a_file(tmp_path: Path) -> None:
+def test_keys_can_be_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     file.write_text(json.dumps({"keys": [public("ec", EC)]}))
     world = World(jwks=str(file))
@@ -294,7 +290,7 @@ def test_keys_may_be_in_a_file(tmp_path: Path) -> None:
     assert not world.asked
 
 
-def test_where_keys_are_is_reported_by_the_file_or_the_issuer_and_by_https_alone() -> None:
+def test_keys_are_fetched_only_over_https_from_the_configured_or_discovered_url() -> None:
     def reading(said: Any, **table: str) -> Callable[[], object]:
         return lambda: read_keys(issuer_of(TABLE | table), lambda _url: json.dumps(said).encode())
 
@@ -322,7 +318,7 @@ def test_where_keys_are_is_reported_by_the_file_or_the_issuer_and_by_https_alone
     ],
     ids=range(9),
 )
-def test_what_is_no_set_of_keys_is_refused(data: bytes) -> None:
+def test_invalid_key_set_is_refused(data: bytes) -> None:
     with pytest.raises(NoKeys):
         keys_of(data)
 
@@ -344,13 +340,13 @@ def test_what_is_no_set_of_keys_is_refused(data: bytes) -> None:
         ({"algorithms": ["none"]}, "unknown key 'algorithms'"),
     ],
 )
-def test_a_table_that_breaks_a_rule_is_one_line(changes: dict[str, Any], reason: str) -> None:
+def test_invalid_issuer_table_is_reported_in_one_line(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(BadIssuer, match=reason) as caught:
         issuer_of(TABLE | changes)
     assert "\n" not in str(caught.value)
 
 
-def test_other_credentials_do_not_look_like_a_jwt() -> None:
+def test_other_credentials_are_not_taken_for_a_jwt() -> None:
     for secret in ("cbs_0123456789_" + "x" * 43, "passcode", "eyJust a passcode", "eyJ.eyJ.x.y"):
         assert not is_jwt(secret)
     assert isinstance(issuer_of(TABLE), Issuer)

@@ -81,7 +81,7 @@ def world(tmp_path: Path) -> Issued:
     return Issued(tmp_path)
 
 
-def test_a_token_gives_its_user_what_its_roles_give_under_the_issuers_ceiling(world: Issued) -> None:
+def test_token_rights_are_its_roles_limited_by_the_issuer(world: Issued) -> None:
     identity = world.login("", world.token()).identity
     assert (identity.user, identity.home, identity.owner) == ("corp:ann", "shop", "corp:ann")
     assert identity.expires_ms == START_MS // 1000 * 1000 + 600_000
@@ -93,7 +93,7 @@ def test_a_token_gives_its_user_what_its_roles_give_under_the_issuers_ceiling(wo
     assert boss.on_queue(ORDERS) == Right.RECEIVE | Right.PEEK | Right.MANAGE
 
 
-def test_the_same_token_is_the_same_identity_and_a_name_beside_it_must_be_its_own(world: Issued) -> None:
+def test_token_identity_is_stable_and_a_given_user_name_must_match(world: Issued) -> None:
     secret = world.token()
     access = world.login("", secret)
     assert world.login("corp:ann", secret) is access
@@ -102,7 +102,7 @@ def test_the_same_token_is_the_same_identity_and_a_name_beside_it_must_be_its_ow
             world.login(name, secret)
 
 
-def test_roles_with_spaces_in_them_are_other_roles(world: Issued) -> None:
+def test_role_names_with_spaces_are_not_split(world: Issued) -> None:
     """What they say was joined by spaces, so one role `worker boss` was taken for the two of another token."""
     both = world.login("", world.token(roles=["worker", "boss"]))
     assert both.identity.on_queue(ORDERS)
@@ -110,7 +110,7 @@ def test_roles_with_spaces_in_them_are_other_roles(world: Issued) -> None:
     assert one is not both and not one.identity.on_queue(ORDERS) and not one.identity.on_server()
 
 
-def test_a_long_jti_is_kept_whole_so_that_its_token_can_be_refused(world: Issued) -> None:
+def test_long_jti_is_kept_whole_for_revocation(world: Issued) -> None:
     """It was cut at 128 characters, and `refused` had no effect."""
     long = "x" * 200
     access = world.login("", world.token(jti=long))
@@ -122,7 +122,7 @@ def test_a_long_jti_is_kept_whole_so_that_its_token_can_be_refused(world: Issued
     assert world.login("", world.token(jti=long + "y")).identity.user == "corp:ann"
 
 
-def test_a_bad_token_is_refused_as_every_login_is_and_is_no_guess(world: Issued) -> None:
+def test_invalid_token_is_refused_and_not_counted_as_a_guess(world: Issued) -> None:
     now_s = START_MS / 1000
     bad = [
         token(now_s, exp=int(now_s) - 31), token(now_s, aud="other"), token(now_s, OTHER), token(now_s, kid="none"),
@@ -145,7 +145,7 @@ def test_keys_are_rotated_while_logins_continue(world: Issued) -> None:
     assert not access.identity.end_reason and fresh.identity.user == access.identity.user
 
 
-def test_a_reload_changes_ends_and_brings_back_what_an_issuer_vouches_for(world: Issued) -> None:
+def test_reload_updates_ends_and_restores_identities_of_an_issuer(world: Issued) -> None:
     access = world.login("", world.token())
     assert world.reload(world.users().replace('"receive,peek shop/*", ', "")) is None
     assert not access.identity.on_queue(ORDERS)
@@ -176,9 +176,7 @@ def test_a_reload_changes_ends_and_brings_back_what_an_issuer_vouches_for(world:
         ("keys.json", "other.json"),
     ],
 )
-def test_a_reload_that_reads_tokens_another_way_ends_what_they_gave_before(
-    world: Issued, line: str, changed: str
-) -> None:
+def test_reload_that_changes_token_mapping_ends_earlier_logins(world: Issued, line: str, changed: str) -> None:
     access = world.login("", world.token())
     secret, _ = world.authenticator.open_session(access, Caller("127.0.0.1"))
     assert line in world.users()
@@ -188,7 +186,7 @@ def test_a_reload_that_reads_tokens_another_way_ends_what_they_gave_before(
         world.login("", str(secret))
 
 
-def test_a_token_that_is_being_verified_when_the_file_is_read_anew_is_read_by_the_new_one(world: Issued) -> None:
+def test_token_verified_during_a_reload_uses_the_new_file(world: Issued) -> None:
     answers: list[AuthorizedBroker | CurbstoneError] = []
     secret = world.token(email="eve", groups=["worker"])
     world.authenticator.admit(Credentials("", secret), Caller("127.0.0.1", 1, "http"), answers.append)
@@ -202,7 +200,7 @@ def test_a_token_that_is_being_verified_when_the_file_is_read_anew_is_read_by_th
     assert world.login("", secret) is answer
 
 
-def test_a_session_of_it_ends_no_later_and_it_makes_no_tokens(world: Issued) -> None:
+def test_jwt_session_ends_with_its_token_and_cannot_create_tokens(world: Issued) -> None:
     access = world.login("", world.token())
     secret, made = world.authenticator.open_session(access, Caller("127.0.0.1"))
     assert made.identity.expires_ms == access.identity.expires_ms
@@ -311,7 +309,7 @@ class Dripping(threading.Thread):
     [(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n", b"12345678"), (b"", b"HTTP/1.1 200 OK\r\n\r\n")],
     ids=["body", "head"],
 )
-def test_an_answer_that_drips_is_given_up(
+def test_slow_key_response_times_out(
     issuer: Issuer, monkeypatch: pytest.MonkeyPatch, at_once: bytes, dripping: bytes
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(issuer.authority.file))
@@ -323,7 +321,7 @@ def test_an_answer_that_drips_is_given_up(
     server.join()
 
 
-def test_what_an_issuer_refuses_is_an_error_and_no_redirect_is_followed(
+def test_issuer_errors_are_reported_and_redirects_are_not_followed(
     issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(issuer.authority.file))
@@ -336,7 +334,7 @@ def test_what_an_issuer_refuses_is_an_error_and_no_redirect_is_followed(
         server.join()
 
 
-def test_every_protocol_takes_a_good_token(it: GuardedServer, issuer: Issuer) -> None:
+def test_every_protocol_accepts_a_valid_jwt(it: GuardedServer, issuer: Issuer) -> None:
     it.secrets["corp:ann"] = issuer.token()
     assert reported(it) == {"http": 200, "mq": 204, "stomp": "CONNECTED", "websocket": 101, "mqks": "ok"}
     assert issuer.asked == ["/.well-known/openid-configuration", "/keys"]
@@ -351,13 +349,13 @@ def test_every_protocol_takes_a_good_token(it: GuardedServer, issuer: Issuer) ->
     [{"exp": NOW_S - 2 * 10**8, "iat": 0}, {"aud": "other"}, {"key": ec.generate_private_key(ec.SECP256R1())}],
     ids=["expired", "audience", "key"],
 )
-def test_every_protocol_refuses_a_bad_one_alike(it: GuardedServer, issuer: Issuer, changes: dict[str, Any]) -> None:
+def test_every_protocol_refuses_an_invalid_jwt(it: GuardedServer, issuer: Issuer, changes: dict[str, Any]) -> None:
     it.secrets["corp:ann"] = issuer.token(**changes)
     refused = {"http": 401, "mq": 401, "stomp": "ERROR the login failed", "websocket": 401, "mqks": "error"}
     assert reported(it) == refused
 
 
-def test_where_the_issuer_cannot_be_reached_every_protocol_says_when_to_try_again(tmp_path: Path) -> None:
+def test_unreachable_issuer_gives_a_retry_time_on_every_protocol(tmp_path: Path) -> None:
     """It was 401, after which clients do not try again."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"https://127.0.0.1:{taken.getsockname()[1]}"

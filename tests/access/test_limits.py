@@ -49,7 +49,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> RootedWorld:
     return RootedWorld(tmp_path_factory.mktemp("world"), USERS)
 
 
-def test_a_user_has_so_many_streams_and_those_that_ended_count_no_more(world: RootedWorld) -> None:
+def test_streams_of_a_user_are_limited_and_ended_ones_do_not_count(world: RootedWorld) -> None:
     access = world.login("ann", str(world.token(world.login("root", world.root), "ann")))
     connections = world.authenticator.connections
 
@@ -66,7 +66,7 @@ def test_a_user_has_so_many_streams_and_those_that_ended_count_no_more(world: Ro
     connections.check_stream(access)
 
 
-def test_a_connection_whose_user_has_too_many_is_reported_at_each_request() -> None:
+def test_connection_limit_of_a_user_is_reported_on_each_request() -> None:
     limits = Admission(bounds=Bounds(user=1))
     first, second = limits.open_slot(), limits.open_slot()
     assert first and second
@@ -78,7 +78,7 @@ def test_a_connection_whose_user_has_too_many_is_reported_at_each_request() -> N
     assert not second.logged_in("ann")
 
 
-def test_the_audit_says_from_where_and_how_somebody_was_refused(it: GuardedServer) -> None:
+def test_audit_records_address_and_protocol_of_a_refusal(it: GuardedServer) -> None:
     assert it.call("ann", "DELETE", Q).status_code == 403
     assert "no right to receive" in it.stomp("ann", "SUBSCRIBE\nid:1\ndestination:/queue/q\n\n")[-1]
     assert it.mqks("ann", "1 delete_queue --confirm q")[-1].startswith("1 error")
@@ -91,7 +91,7 @@ def test_the_audit_says_from_where_and_how_somebody_was_refused(it: GuardedServe
     assert made["user"] == "root" and made["protocol"] == "http" and made["peer"].startswith("127.0.0.1:")
 
 
-def test_a_user_has_so_many_subscriptions_and_those_that_ended_count_no_more(it: GuardedServer) -> None:
+def test_subscriptions_of_a_user_are_limited_and_ended_ones_do_not_count(it: GuardedServer) -> None:
     def connected() -> Line:
         line = Line(it.server.stomp)
         line.socket.settimeout(60)

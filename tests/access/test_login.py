@@ -38,7 +38,7 @@ sources = ["10.0.0.0/8"]
 A, B = queue_name("a", "shop"), queue_name("b", "shop")
 
 
-def test_a_password_logs_in_and_is_then_known_without_a_hash(world: World) -> None:
+def test_password_login_is_cached_without_hashing_again(world: World) -> None:
     access = world.login("ann", "open sesame")
     assert access.identity.user == "ann" and access.home == "shop"
     assert access.may(Right.SEND, A) and not access.may(Right.MANAGE, A)
@@ -58,12 +58,12 @@ def world_credentials(user: str, secret: str):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(
     ("user", "secret"), [("ann", "open sesame!"), ("bob", "open sesame"), ("ann", ""), ("far", "from afar"), ("", "x")]
 )
-def test_all_failures_are_reported_alike(world: World, user: str, secret: str) -> None:
+def test_login_failures_are_indistinguishable(world: World, user: str, secret: str) -> None:
     with pytest.raises(NotLoggedIn, match=r"^the login failed$"):
         world.login(user, secret)
 
 
-def test_who_presents_nothing_is_refused_unless_the_file_has_the_anonymous(world: World) -> None:
+def test_login_without_credentials_requires_the_anonymous_user(world: World) -> None:
     with pytest.raises(NotLoggedIn, match="a login is needed"):
         world.login()
     assert world.reload(USERS + '[users.anonymous]\nsources = ["127.0.0.0/8"]\ngrants = ["send shop/in"]\n') is None
@@ -72,7 +72,7 @@ def test_who_presents_nothing_is_refused_unless_the_file_has_the_anonymous(world
         world.login(caller=Caller("192.0.2.1"))
 
 
-def test_an_unknown_user_costs_a_hash_as_well(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_user_costs_a_hash_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     hashes: list[int] = []
     real = passwords._HASHER
 
@@ -89,7 +89,7 @@ def test_an_unknown_user_costs_a_hash_as_well(world: World, monkeypatch: pytest.
         assert len(hashes) == 1, user
 
 
-def test_guesses_wait_longer_and_longer_before_anything_is_hashed_but_nobody_is_locked_out(world: World) -> None:
+def test_guesses_are_delayed_increasingly_without_lockout(world: World) -> None:
     for _ in range(5):
         with pytest.raises(NotLoggedIn):
             world.login("ann", "wrong guess")
@@ -106,7 +106,7 @@ def test_guesses_wait_longer_and_longer_before_anything_is_hashed_but_nobody_is_
         world.login("ann", "wrong guess")
 
 
-def test_a_try_that_was_not_looked_at_makes_nobody_wait_longer(world: World) -> None:
+def test_throttled_attempt_does_not_extend_the_delay(world: World) -> None:
     for _ in range(6):
         with pytest.raises(NotLoggedIn):
             world.login("ann", "wrong guess")
@@ -119,7 +119,7 @@ def test_a_try_that_was_not_looked_at_makes_nobody_wait_longer(world: World) -> 
     assert world.login("ann", "open sesame").identity.user == "ann"
 
 
-def test_a_token_that_is_none_is_no_guess_and_costs_no_hash(world: World) -> None:
+def test_malformed_token_is_not_counted_as_a_guess_and_costs_no_hash(world: World) -> None:
     for _ in range(100):
         with pytest.raises(NotLoggedIn, match=r"^the login failed$"):
             world.login("", "cbs_0123456789_nonsense")
@@ -127,7 +127,7 @@ def test_a_token_that_is_none_is_no_guess_and_costs_no_hash(world: World) -> Non
     assert world.login("ann", "open sesame").identity.user == "ann"
 
 
-def test_an_address_that_tries_many_users_waits_too(world: World) -> None:
+def test_address_that_tries_many_users_is_delayed(world: World) -> None:
     caller = Caller("2001:db8::1")
     for number in range(50):
         with pytest.raises(NotLoggedIn):
@@ -137,7 +137,7 @@ def test_an_address_that_tries_many_users_waits_too(world: World) -> None:
     assert world.login("ann", "open sesame", Caller("2001:db8:0:1::2"))
 
 
-def test_too_many_logins_at_once_are_asked_to_try_again(world: World) -> None:
+def test_too_many_concurrent_logins_must_retry(world: World) -> None:
     answers: list[object] = []
     for number in range(WAITING_MAX + 3):
         world.authenticator.admit(
@@ -149,7 +149,7 @@ def test_too_many_logins_at_once_are_asked_to_try_again(world: World) -> None:
     world.lab.host.jobs.clear()
 
 
-def test_a_token_logs_in_with_its_user_or_with_none(world: World) -> None:
+def test_token_login_works_with_or_without_its_user_name(world: World) -> None:
     ann = world.login("ann", "open sesame")
     secret = world.token(ann, grants=["send shop/a"])
     for name in ("", "ann"):
@@ -162,7 +162,7 @@ def test_a_token_logs_in_with_its_user_or_with_none(world: World) -> None:
             world.login(user, text)
 
 
-def test_a_token_narrows_and_never_widens(world: World) -> None:
+def test_token_only_narrows_the_rights_of_its_user(world: World) -> None:
     ann = world.login("ann", "open sesame")
     access = world.login("", str(world.token(ann, grants=["send,manage */*", "metrics server"])))
     assert access.identity.on_queue(A) == Right.SEND
@@ -174,7 +174,7 @@ def test_a_token_narrows_and_never_widens(world: World) -> None:
         world.token(access, "root")
 
 
-def test_the_file_of_tokens_holds_no_secret_and_is_ours_alone(world: World) -> None:
+def test_token_file_holds_no_secrets_and_is_private(world: World) -> None:
     secret = world.token(world.login("ann", "open sesame"))
     path = world.data / "access" / "tokens"
     assert secret.secret not in path.read_text()
@@ -184,7 +184,7 @@ def test_the_file_of_tokens_holds_no_secret_and_is_ours_alone(world: World) -> N
     assert again.login("", str(secret)).identity.user == "ann"
 
 
-def test_a_revoked_token_ends_with_all_that_was_made_with_it(world: World) -> None:
+def test_revoking_a_token_ends_everything_created_with_it(world: World) -> None:
     root = world.login("root", "all of it")
     parent = world.token(world.login("ann", "open sesame"), grants=["send shop/*"])
     child = world.token(world.login("", str(parent)), grants=["send shop/*"])
@@ -204,7 +204,7 @@ def test_a_revoked_token_ends_with_all_that_was_made_with_it(world: World) -> No
         access.queue(A, Right.SEND)
 
 
-def test_a_token_that_expires_ends_its_connections(world: World) -> None:
+def test_expiry_of_a_token_ends_its_connections(world: World) -> None:
     expires_ms = world.lab.host.wall_ms() + DAY_MS * 3
     secret = world.token(world.login("ann", "open sesame"), expires_ms=expires_ms)
     ended: list[CurbstoneError] = []
@@ -218,7 +218,7 @@ def test_a_token_that_expires_ends_its_connections(world: World) -> None:
         world.login("", str(secret))
 
 
-def test_a_reload_changes_who_is_connected_and_no_other_client_notices(world: World) -> None:
+def test_reload_disconnects_only_affected_clients(world: World) -> None:
     ann, root = world.login("ann", "open sesame"), world.login("root", "all of it")
     reported: list[str] = []
     for access in (ann, root):
@@ -236,7 +236,7 @@ def test_a_reload_changes_who_is_connected_and_no_other_client_notices(world: Wo
     assert root.identity.is_admin
 
 
-def test_a_password_that_is_replaced_ends_what_it_let_in_and_the_new_one_may_come_first(world: World) -> None:
+def test_replacing_a_password_ends_its_logins(world: World) -> None:
     old = world.login("ann", "open sesame")
     both = f'["{hashed("open sesame")}", "{hashed("shut sesame")}"]'
     one = f'["{hashed("open sesame")}"]'
@@ -247,7 +247,7 @@ def test_a_password_that_is_replaced_ends_what_it_let_in_and_the_new_one_may_com
     assert old.identity.end_reason and not new.identity.end_reason
 
 
-def test_a_bad_file_changes_nothing_at_a_reload_and_refuses_a_start(world: World) -> None:
+def test_invalid_users_file_is_ignored_on_reload_and_refuses_a_start(world: World) -> None:
     ann = world.login("ann", "open sesame")
     error = world.reload("[users.x]\npassword = ['secret-text']")
     assert error is not None and "users: not changed: " in str(error) and "secret-text" not in str(error)
@@ -260,7 +260,7 @@ def test_a_bad_file_changes_nothing_at_a_reload_and_refuses_a_start(world: World
         world.authenticator.open()
 
 
-def test_a_users_file_may_be_a_link_and_the_file_of_tokens_may_not(world: World, tmp_path: Path) -> None:
+def test_users_file_may_be_a_symlink_but_not_the_token_file(world: World, tmp_path: Path) -> None:
     """Mounted secrets are links; in the data directory nobody makes one but who wants something."""
     world.file.rename(tmp_path / "mounted")
     world.file.symlink_to(tmp_path / "mounted")
@@ -273,9 +273,7 @@ def test_a_users_file_may_be_a_link_and_the_file_of_tokens_may_not(world: World,
         world.authenticator.open()
 
 
-def test_a_file_of_tokens_that_another_user_put_there_is_not_read(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_token_file_of_another_owner_is_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who may write to the data directory could put tokens of their own there."""
     world.token(world.login("ann", "open sesame"))
     world.authenticator.open()
@@ -285,7 +283,7 @@ def test_a_file_of_tokens_that_another_user_put_there_is_not_read(
         tokens.read(world.data)
 
 
-def test_a_changed_file_is_seen_by_itself(world: World) -> None:
+def test_changed_users_file_is_reloaded_automatically(world: World) -> None:
     ann = world.login("ann", "open sesame")
     world.write(USERS.replace("[users.ann]", "[users.anna]"))
     world.lab.pass_time(5_001)
@@ -293,7 +291,7 @@ def test_a_changed_file_is_seen_by_itself(world: World) -> None:
     assert ann.identity.end_reason
 
 
-def test_a_session_ends_when_it_is_idle_unless_a_connection_uses_it(world: World) -> None:
+def test_idle_session_expires_unless_a_connection_uses_it(world: World) -> None:
     secret, access = world.authenticator.open_session(world.login("ann", "open sesame"), HERE)
     presence = world.authenticator.connections.enter(access, HERE, end=lambda _error: None)
     world.lab.host.timers.clear()
@@ -305,7 +303,7 @@ def test_a_session_ends_when_it_is_idle_unless_a_connection_uses_it(world: World
         world.login("", str(secret))
 
 
-def test_a_ticket_is_for_one_use_of_one_queue_one_way_and_not_for_long(world: World) -> None:
+def test_ticket_is_valid_once_for_one_queue_and_direction_and_expires(world: World) -> None:
     ann = world.login("ann", "open sesame")
 
     def ticket() -> str:
@@ -328,7 +326,7 @@ def test_a_ticket_is_for_one_use_of_one_queue_one_way_and_not_for_long(world: Wo
         world.authenticator.use_ticket(late, "consume", A, HERE)
 
 
-def test_a_ticket_counts_only_where_its_user_may_come_from(world: World) -> None:
+def test_ticket_requires_an_allowed_address(world: World) -> None:
     near, away = Caller("10.0.0.9", 1, "http"), Caller("192.0.2.9", 1, "http")
     far = world.login("far", "from afar", near)
     for caller in (near, away):
@@ -340,14 +338,14 @@ def test_a_ticket_counts_only_where_its_user_may_come_from(world: World) -> None
                 world.authenticator.use_ticket(text, "consume", A, caller)
 
 
-def test_a_ticket_counts_no_more_once_its_user_is_gone(world: World) -> None:
+def test_ticket_of_a_removed_user_is_refused(world: World) -> None:
     text = str(world.authenticator.make_ticket(world.login("ann", "open sesame"), "consume", A))
     assert world.reload(USERS.replace("[users.ann]", "[users.bob]")) is None
     with pytest.raises(NotLoggedIn):
         world.authenticator.use_ticket(text, "consume", A, HERE)
 
 
-def test_a_certificate_is_a_login_where_the_file_names_it(world: World) -> None:
+def test_client_certificate_logs_in_a_user_that_names_it(world: World) -> None:
     assert world.reload(USERS + '[users.box]\ncertificate = ["DNS:box.example"]\n') is None
     caller = Caller("127.0.0.1", 1, "stomp", ("DNS:other.example", "DNS:box.example"))
     assert world.login(caller=caller).identity.user == "box"
@@ -355,7 +353,7 @@ def test_a_certificate_is_a_login_where_the_file_names_it(world: World) -> None:
         world.login(caller=caller._replace(certificate=("DNS:box.example.evil",)))
 
 
-def test_what_is_purged_redriven_and_deleted_is_in_the_audit_and_needs_manage(world: World) -> None:
+def test_purge_redrive_and_delete_are_audited_and_require_manage(world: World) -> None:
     ann, root = world.login("ann", "open sesame"), world.login("root", "all of it")
     lab = world.lab
     for name in (A, B, A):
@@ -387,7 +385,7 @@ def test_what_is_purged_redriven_and_deleted_is_in_the_audit_and_needs_manage(wo
     assert done == [*changed, *[(action, str(A)) for action in ("purge queue", "undo", "redrive", "delete queue")]]
 
 
-def test_the_audit_tells_who_came_who_failed_and_what_was_changed_and_no_secret(world: World) -> None:
+def test_audit_records_logins_failures_and_changes_without_secrets(world: World) -> None:
     for _ in range(3):
         root = world.login("root", "all of it")
     for _ in range(4):

@@ -48,7 +48,7 @@ def basic(user: str, secret: str) -> str:
     return "Basic " + b64encode(f"{user}:{secret}".encode()).decode()
 
 
-def test_basic_takes_a_password_or_a_token_and_says_the_same_of_all_that_fails(it: GuardedServer) -> None:
+def test_basic_accepts_password_or_token_and_failures_look_alike(it: GuardedServer) -> None:
     for secret in ("open sesame", it.secrets["ann"]):
         assert it.call("", "GET", Q, headers={"authorization": basic("ann", secret)}).status_code == 200
     texts = set()
@@ -64,7 +64,7 @@ def test_basic_takes_a_password_or_a_token_and_says_the_same_of_all_that_fails(i
     assert texts == {"the login failed"}
 
 
-def test_every_protocol_tells_what_is_wrong_from_what_was_not_looked_at(it: GuardedServer) -> None:
+def test_every_protocol_distinguishes_wrong_from_throttled_logins(it: GuardedServer) -> None:
     for _ in range(5):
         assert it.call("", "GET", Q, headers={"authorization": basic("guessed", "wrong guess")}).status_code == 401
     throttled = it.call("", "GET", Q, headers={"authorization": basic("guessed", "wrong guess")})
@@ -95,7 +95,7 @@ def open_socket(it: GuardedServer, authorization: str) -> Any:
     )
 
 
-def test_a_login_that_its_connection_remembers_is_that_of_each_request_and_ends_at_once(it: GuardedServer) -> None:
+def test_login_cached_by_a_connection_matches_each_request_and_can_be_revoked(it: GuardedServer) -> None:
     def who(token: str) -> tuple[int, str]:
         reply = it.call("", "GET", "/v2/session", headers={"authorization": f"Bearer {token}"})
         return reply.status_code, reply.json().get("user", "")
@@ -120,13 +120,13 @@ def test_a_login_that_its_connection_remembers_is_that_of_each_request_and_ends_
 
 
 @pytest.mark.parametrize("more", [{"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}])
-def test_basic_is_not_enough_for_what_a_page_of_another_origin_causes(it: GuardedServer, more: dict[str, str]) -> None:
+def test_basic_is_refused_for_cross_origin_requests(it: GuardedServer, more: dict[str, str]) -> None:
     headers = {"authorization": basic("ann", "open sesame"), **more}
     assert it.call("", "GET", Q, headers=headers).status_code == 401
     assert it.call("ann", "GET", Q, headers=more).status_code == 200  # Bearer: no browser adds that by itself
 
 
-def test_the_consoles_cookie_counts_with_its_header_from_our_own_page_alone(it: GuardedServer) -> None:
+def test_console_cookie_requires_its_header_and_same_origin(it: GuardedServer) -> None:
     opened = it.call("ann", "POST", "/v2/session")
     assert opened.status_code == 201 and opened.json()["user"] == "ann"
     cookie = opened.headers["set-cookie"]
@@ -144,7 +144,7 @@ def test_the_consoles_cookie_counts_with_its_header_from_our_own_page_alone(it: 
     assert it.call("", "GET", Q, headers=ours).status_code == 401
 
 
-def test_softlayers_clients_log_in_their_way(it: GuardedServer) -> None:
+def test_softlayer_clients_log_in(it: GuardedServer) -> None:
     reply = it.call("", "POST", "/mq/auth", headers={"x-auth-user": "ann", "x-auth-key": "open sesame"})
     assert reply.status_code == 200
     token = {"x-auth-token": reply.headers["x-auth-token"]}
@@ -154,7 +154,7 @@ def test_softlayers_clients_log_in_their_way(it: GuardedServer) -> None:
     assert failed.status_code == 401
 
 
-def test_a_websocket_takes_a_token_in_a_subprotocol_and_does_not_echo_it(it: GuardedServer) -> None:
+def test_websocket_token_subprotocol_logs_in_and_is_not_echoed(it: GuardedServer) -> None:
     host, port = it.server.http
     token = "bearer." + urlsafe_b64encode(it.secrets["ann"].encode()).decode().rstrip("=")
     url = f"ws://{host}:{port}{Q}/messages"
@@ -165,7 +165,7 @@ def test_a_websocket_takes_a_token_in_a_subprotocol_and_does_not_echo_it(it: Gua
     assert refused.value.response.status_code == 401
 
 
-def test_a_ticket_opens_one_socket_once(it: GuardedServer) -> None:
+def test_ticket_opens_one_socket_once(it: GuardedServer) -> None:
     made = it.call("ann", "POST", "/v2/tickets", json={"way": "consume", "queue": "q"})
     assert made.status_code == 201
     query = f"?ticket={made.json()['ticket']}"
@@ -178,7 +178,7 @@ def test_a_ticket_opens_one_socket_once(it: GuardedServer) -> None:
 
 
 @pytest.mark.parametrize("path", CONTRACT["paths"])
-def test_a_ticket_that_is_none_opens_no_path(it: GuardedServer, path: str) -> None:
+def test_invalid_ticket_opens_no_path(it: GuardedServer, path: str) -> None:
     """With `?ticket=` in the address a request was let in as nobody, and not everything asks nobody for a right."""
     at = re.sub(r"{[^}]*}", "x", path)
     headers = {"accept": "text/event-stream", "content-type": "application/x-ndjson"}
@@ -191,7 +191,7 @@ def test_a_ticket_that_is_none_opens_no_path(it: GuardedServer, path: str) -> No
             assert tried.status_code == before, f"{method} {path}"
 
 
-def test_stomp_over_websocket_takes_the_handshakes_login_or_its_own(it: GuardedServer) -> None:
+def test_stomp_over_websocket_accepts_the_handshake_login_or_its_own(it: GuardedServer) -> None:
     host, port = it.server.http
     for headers, login in (
         ({"authorization": f"Bearer {it.secrets['ann']}"}, ""),
@@ -206,7 +206,7 @@ def test_stomp_over_websocket_takes_the_handshakes_login_or_its_own(it: GuardedS
             assert str(socket.recv()).startswith("CONNECTED")
 
 
-def test_what_came_behind_a_login_that_takes_a_hash_is_carried_out_behind_it(it: GuardedServer) -> None:
+def test_frames_behind_a_hashing_login_run_after_it(it: GuardedServer) -> None:
     with Line(it.server.stomp) as line:
         line.send(
             "CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:open sesame\n\n\0"
@@ -221,7 +221,7 @@ def test_what_came_behind_a_login_that_takes_a_hash_is_carried_out_behind_it(it:
     assert [answer.split()[:2] for answer in answers] == [[name, "error"] for name in "abc"]  # and then it is closed
 
 
-def test_tokens_are_made_listed_and_revoked_by_their_owner_and_by_an_admin(it: GuardedServer) -> None:
+def test_tokens_can_be_created_listed_and_revoked_by_owner_and_admin(it: GuardedServer) -> None:
     made = it.call(
         "ann", "POST", "/v2/tokens", json={"label": "a try", "grants": ["peek shop/*"], "seconds": 3600}
     ).json()
@@ -239,7 +239,7 @@ def test_tokens_are_made_listed_and_revoked_by_their_owner_and_by_an_admin(it: G
     assert it.call("narrow", "GET", Q).status_code == 401
 
 
-def test_the_command_line_logs_in_by_a_file(
+def test_command_line_logs_in_with_a_token_file(
     it: GuardedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "token"
@@ -262,7 +262,7 @@ def consumers(it: GuardedServer) -> int:
     return int(it.call("root", "GET", Q).json()["consumers"])
 
 
-def test_a_revocation_ends_connections_of_every_protocol_and_gives_back_what_they_held(it: GuardedServer) -> None:
+def test_revocation_ends_connections_of_every_protocol_and_requeues_their_messages(it: GuardedServer) -> None:
     it.call("root", "POST", f"{Q}/purge")
     made = it.call("root", "POST", "/v2/tokens", json={"user": "worker"}).json()
     token = made["token"]
@@ -314,7 +314,7 @@ grants = ["receive topic:shop/*"]
 """
 
 
-def test_a_topic_is_lost_with_the_right_on_its_project_whatever_is_the_home_by_then(tmp_path: Path) -> None:
+def test_topic_subscription_ends_with_the_right_on_its_project(tmp_path: Path) -> None:
     """The right was asked for on the new home, while the messages of the old one still came."""
     with guarded_server(tmp_path, MOVER) as it, Line(it.server.stomp) as stomp:
         stomp.send(f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{it.secrets['mover']}\n\n\0")
@@ -341,7 +341,7 @@ def test_an_admin_ends_a_connection(it: GuardedServer) -> None:
     assert "end connection" in actions
 
 
-def test_a_reload_is_taken_whole_or_not_at_all_and_who_keeps_their_rights_notices_nothing(it: GuardedServer) -> None:
+def test_reload_is_atomic_and_invisible_to_unaffected_users(it: GuardedServer) -> None:
     with Line(it.server.stomp) as stomp:
         stomp.send(f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{it.secrets['ann']}\n\n\0")
         stomp.until(b"CONNECTED")
@@ -360,13 +360,13 @@ def test_a_reload_is_taken_whole_or_not_at_all_and_who_keeps_their_rights_notice
     assert it.call("worker", "POST", "/v2/reload").status_code == 403
 
 
-def test_no_log_holds_a_secret(it: GuardedServer) -> None:
+def test_logs_contain_no_secret(it: GuardedServer) -> None:
     audit = (it.server.data_dir / "access" / "audit").read_text(encoding="utf-8")
     for secret in (*[each.split("_", 2)[2] for each in it.secrets.values()], "open sesame", "wrong guess"):
         assert secret not in it.server.log and secret not in audit
 
 
-def test_a_users_file_with_a_mistake_refuses_the_start(tmp_path: Path) -> None:
+def test_invalid_users_file_refuses_a_start(tmp_path: Path) -> None:
     from tests.kit.server import NotReady, ServerProcess
 
     file = tmp_path / "users.toml"

@@ -149,7 +149,7 @@ def test_http(name: str, right: str, call: str, options: dict[str, object], it: 
     assert it.call(f"only-{right}", method, path, **options).status_code in done
 
 
-def test_all_operations_of_queues_are_in_the_table() -> None:
+def test_every_queue_operation_is_in_the_matrix() -> None:
     rights = {name: right for name, right, _, _ in HTTP} | {name: "any" for name, _ in ANY}
     for _, _, operation in operations():
         name, right = operation["operationId"], operation["x-right"]
@@ -157,7 +157,7 @@ def test_all_operations_of_queues_are_in_the_table() -> None:
         assert name in rights or right in ("none", "own", "login", *ON_SERVER) or name in ("bindQueue", "unbindQueue")
 
 
-def test_what_the_contract_says_of_calls_that_are_of_no_queue_holds(it: GuardedServer) -> None:
+def test_calls_without_a_queue_follow_the_contract(it: GuardedServer) -> None:
     def status(user: str, method: str, path: str) -> int:
         """Return how a call is answered that says nothing; only its login and right matter."""
         path = re.sub(r"\{[a-z]+\}", "x", path)
@@ -190,7 +190,7 @@ def test_http_with_any_right(name: str, call: str, it: GuardedServer) -> None:
         assert it.call(f"only-{right}", method, path).status_code in (200, 204)
 
 
-def test_a_stream_needs_receive(it: GuardedServer) -> None:
+def test_event_stream_requires_receive(it: GuardedServer) -> None:
     headers = {"accept": "text/event-stream"}
     assert it.call("", "GET", f"{Q}/messages", headers=headers).status_code == 401
     assert it.call("no-receive", "GET", f"{Q}/messages", headers=headers).status_code == 403
@@ -209,7 +209,7 @@ def test_websockets(protocol: str, right: str, it: GuardedServer) -> None:
 
 
 @pytest.mark.parametrize(("command", "right"), [("subscribe", "receive"), ("publish", "send")])
-def test_a_websocket_for_several_queues(command: str, right: str, it: GuardedServer) -> None:
+def test_multi_queue_websocket(command: str, right: str, it: GuardedServer) -> None:
     """Whoever is logged in may open it; what is done over it needs its right, queue by queue."""
     before = state(it)
     assert it.websocket("", "queues", "/v2/shop/queues") == 401
@@ -228,7 +228,7 @@ def test_a_websocket_for_several_queues(command: str, right: str, it: GuardedSer
     assert answers[2][{"subscribe": "subscribed", "publish": "published"}[command]] == "q"
 
 
-def test_a_ticket_for_several_queues_names_none_and_opens_nothing_else(it: GuardedServer) -> None:
+def test_multi_queue_ticket_opens_only_the_multi_queue_socket(it: GuardedServer) -> None:
     assert it.call("only-send", "POST", "/v2/tickets", json={"way": "queues", "queue": "q"}).status_code == 400
     ticket = it.call("only-receive", "POST", "/v2/tickets", json={"way": "queues"}).json()["ticket"]
     assert it.websocket("", "consume", f"{Q}/messages", f"?ticket={ticket}") == 401
@@ -247,7 +247,7 @@ def test_stomp(right: str, frames: list[str], it: GuardedServer) -> None:
     assert "RECEIPT" in it.stomp(f"only-{right}", *frames)
 
 
-def test_stomp_needs_no_right_for_what_is_the_connections_own(it: GuardedServer) -> None:
+def test_stomp_needs_no_right_for_private_queues(it: GuardedServer) -> None:
     own = [SUB.format("/temp-queue/mine"), "SEND\ndestination:/temp-queue/mine\nreceipt:s\n\nm"]
     found = it.stomp("nothing", *own)
     assert found.count("RECEIPT") == 3 and "ERROR" not in " ".join(found)
@@ -266,18 +266,18 @@ def test_mqks(right: str, line: str, it: GuardedServer) -> None:
     assert answers and answers[0].startswith("r ok"), answers
 
 
-def test_mqks_says_nothing_before_a_login_not_even_to_a_ping(it: GuardedServer) -> None:
+def test_mqks_refuses_everything_before_login(it: GuardedServer) -> None:
     assert [answer.split()[1] for answer in it.mqks("", "a ping x", "b auth cbs_0123456789_wrong")] == ["error"] * 2
     assert it.mqks("nothing", "a ping x")[1:] == ["a ok x"]
 
 
-def test_a_queue_is_made_by_first_use_only_by_who_manages_it(it: GuardedServer) -> None:
+def test_first_use_creates_a_queue_only_with_manage(it: GuardedServer) -> None:
     assert it.stomp("only-send", SEND.format("fresh"))[1].startswith("ERROR no such queue")
     assert [answer.split()[1] for answer in it.mqks("only-receive", "r consume --confirm fresh")[1:]] == ["error"]
     assert it.call("root", "GET", "/v2/shop/queues/fresh").status_code == 404
 
 
-def test_lists_and_figures_show_what_one_may_see(it: GuardedServer) -> None:
+def test_lists_and_metrics_show_only_visible_queues(it: GuardedServer) -> None:
     def listed(user: str) -> set[str]:
         return {queue["name"] for queue in it.call(user, "GET", "/v2/shop/queues").json()["queues"]}
 
@@ -290,18 +290,18 @@ def test_lists_and_figures_show_what_one_may_see(it: GuardedServer) -> None:
         assert ("curbstone_logins_total" in text) is server
 
 
-def test_health_needs_no_login_and_tells_reasons_only_with_the_right(it: GuardedServer) -> None:
+def test_health_needs_no_login_and_shows_reasons_only_with_metrics(it: GuardedServer) -> None:
     for path in ("/healthz", "/readyz", "/console"):
         assert it.call("", "GET", path).status_code == 200
     assert it.call("", "HEAD", "/healthz").status_code == 200
 
 
-def test_a_private_project_is_reached_by_no_path(it: GuardedServer) -> None:
+def test_private_project_is_unreachable_by_path(it: GuardedServer) -> None:
     for project in ("~private", "%7Eprivate"):
         assert it.call("root", "GET", f"/v2/{project}/queues").status_code == 400
 
 
-def test_a_staged_transaction_is_committed_only_by_its_owner_and_where_one_may_send(it: GuardedServer) -> None:
+def test_staged_transaction_commit_requires_its_owner_and_send(it: GuardedServer) -> None:
     kind = {"content-type": "application/x-ndjson"}
     staged = it.call("only-send", "PUT", f"{T}2/parts/a", content=LINE, headers=kind)
     assert staged.status_code == 200

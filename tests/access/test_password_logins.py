@@ -68,7 +68,7 @@ def kinds(answers: list[AuthorizedBroker | CurbstoneError]) -> tuple[int, int]:
     return sum(isinstance(each, NotLoggedIn) for each in answers), sum(isinstance(each, TooMany) for each in answers)
 
 
-def test_guesses_at_once_are_no_way_around_the_wait(world: World, hashes: list[str]) -> None:
+def test_concurrent_guesses_do_not_bypass_the_delay(world: World, hashes: list[str]) -> None:
     guesses = [("ann", f"guess {number}") for number in range(60)]
     assert kinds(at_once(world, guesses)) == (AT_ONCE_OF_USER, 60 - AT_ONCE_OF_USER)
     assert kinds(at_once(world, guesses)) == (FREE_OF_USER - AT_ONCE_OF_USER, 60 - FREE_OF_USER + AT_ONCE_OF_USER)
@@ -78,7 +78,7 @@ def test_guesses_at_once_are_no_way_around_the_wait(world: World, hashes: list[s
     assert len(hashes) == FREE_OF_USER + 1
 
 
-def test_of_an_address_so_many_are_looked_at_at_once_and_others_are_asked_to_try_again(world: World) -> None:
+def test_concurrent_logins_of_an_address_are_limited(world: World) -> None:
     answers = at_once(world, [(f"u{number}", "wrong guess") for number in range(40)])
     assert kinds(answers) == (AT_ONCE_OF_ADDRESS, 40 - AT_ONCE_OF_ADDRESS)
     assert {each.wait_s for each in answers if isinstance(each, TooMany)} == {1}
@@ -86,16 +86,14 @@ def test_of_an_address_so_many_are_looked_at_at_once_and_others_are_asked_to_try
     assert world.login("ann", "open sesame").identity.user == "ann"
 
 
-def test_a_fleet_that_starts_at_once_comes_in_by_one_hash(world: World, hashes: list[str]) -> None:
+def test_concurrent_logins_with_one_password_share_one_hash(world: World, hashes: list[str]) -> None:
     answers = at_once(world, [("ann", "open sesame")] * 100 + [("root", "all of it")] * 100)
     assert all(isinstance(each, AuthorizedBroker) for each in answers)
     assert sorted(hashes) == ["all of it", "open sesame"]
     assert kinds(at_once(world, [("ann", f"guess {number}") for number in range(4)])) == (4, 0), "nothing was counted"
 
 
-def test_a_password_from_where_its_user_may_not_come_is_reported_and_counted_as_a_wrong_one(
-    world: World, hashes: list[str]
-) -> None:
+def test_password_from_a_forbidden_address_counts_as_wrong(world: World, hashes: list[str]) -> None:
     assert world.login("far", "from afar", Caller("10.0.0.1")).identity.user == "far"
     hashes.clear()
     for _ in range(FREE_OF_USER):
@@ -107,7 +105,7 @@ def test_a_password_from_where_its_user_may_not_come_is_reported_and_counted_as_
     assert world.login("far", "from afar", Caller("10.0.0.1")).identity.user == "far"
 
 
-def test_a_remembered_password_is_no_oracle_for_guesses_from_a_throttled_address(world: World) -> None:
+def test_cached_password_is_no_oracle_for_a_throttled_address(world: World) -> None:
     """A guesser got the right password of an active user at once, when all wrong ones had to wait."""
     assert world.login("ann", "open sesame").identity.user == "ann"
     guesser = Caller("192.0.2.1", 1, "http")
@@ -119,7 +117,7 @@ def test_a_remembered_password_is_no_oracle_for_guesses_from_a_throttled_address
     assert world.login("ann", "open sesame", guesser).identity.user == "ann"
 
 
-def test_guesses_do_not_throttle_a_user_who_has_logged_in_from_the_same_address_before(world: World) -> None:
+def test_guesses_do_not_throttle_a_user_at_a_known_address(world: World) -> None:
     assert world.login("ann", "open sesame").identity.user == "ann"
     for _ in range(3):
         at_once(world, [("ann", f"guess {number}") for number in range(9)])
@@ -129,7 +127,7 @@ def test_guesses_do_not_throttle_a_user_who_has_logged_in_from_the_same_address_
 
 
 @pytest.mark.usefixtures("hashes")
-def test_throttled_logins_are_counted_in_the_audit(world: World) -> None:
+def test_throttled_logins_are_summed_in_the_audit(world: World) -> None:
     for turn in range(3):
         for number in range(20):
             at_once(
@@ -163,7 +161,7 @@ def hash_one(world: World, hashes: list[str]) -> None:
     host.turn()
 
 
-def test_guesses_from_many_networks_do_not_keep_out_a_login_from_another(world: World, hashes: list[str]) -> None:
+def test_guesses_from_many_networks_do_not_block_a_login_from_another(world: World, hashes: list[str]) -> None:
     """A handful of addresses filled all places, and every login that was not remembered was answered 503."""
     guesses: list[AuthorizedBroker | CurbstoneError] = []
     honest: list[AuthorizedBroker | CurbstoneError] = []
@@ -177,7 +175,7 @@ def test_guesses_from_many_networks_do_not_keep_out_a_login_from_another(world: 
     world.lab.settle()
 
 
-def test_a_network_cannot_take_more_turns_by_having_many_addresses(world: World, hashes: list[str]) -> None:
+def test_network_gets_no_more_turns_with_more_addresses(world: World, hashes: list[str]) -> None:
     guesses: list[AuthorizedBroker | CurbstoneError] = []
     honest: list[AuthorizedBroker | CurbstoneError] = []
     for number in range(WAITING_MAX + 10):
@@ -190,7 +188,7 @@ def test_a_network_cannot_take_more_turns_by_having_many_addresses(world: World,
     world.lab.settle()
 
 
-def test_where_every_place_is_taken_a_user_at_a_known_address_still_has_one(world: World, hashes: list[str]) -> None:
+def test_user_at_a_known_address_is_served_when_all_slots_are_taken(world: World, hashes: list[str]) -> None:
     assert world.login("ann", "open sesame").identity.user == "ann"
     world.lab.pass_time(passwords.REMEMBERED_MS + 1)
     guesses: list[AuthorizedBroker | CurbstoneError] = []
@@ -209,7 +207,7 @@ def test_where_every_place_is_taken_a_user_at_a_known_address_still_has_one(worl
     world.lab.settle()
 
 
-def test_while_one_user_has_two_passwords_all_cost_two_hashes(world: World, hashes: list[str]) -> None:
+def test_all_logins_cost_two_hashes_while_a_user_has_two_passwords(world: World, hashes: list[str]) -> None:
     assert world.reload(USERS + TWO) is None
     for user in ("two", "ann", "far", "nobody"):
         hashes.clear()
@@ -218,7 +216,7 @@ def test_while_one_user_has_two_passwords_all_cost_two_hashes(world: World, hash
         assert len(hashes) == 2, user
 
 
-def test_what_can_be_no_name_is_counted_as_one_name(world: World) -> None:
+def test_invalid_user_names_are_counted_as_one_name(world: World) -> None:
     for number in range(FREE_OF_USER):
         with pytest.raises(NotLoggedIn):
             world.login(f"{number}{'é' * 60_000}", "wrong guess")
@@ -233,7 +231,7 @@ def bad_token(world: World, user: str, caller: Caller) -> None:
         world.login(user, "cbs_0123456789_" + "a" * 43, caller)
 
 
-def test_failures_of_one_address_are_one_line_whatever_names_they_come_with(world: World) -> None:
+def test_failures_from_one_address_are_one_audit_line(world: World) -> None:
     before = len(world.authenticator.audit.recent)
     for number in range(500):
         bad_token(world, f"x{number:0127d}", HERE)
@@ -244,7 +242,7 @@ def test_failures_of_one_address_are_one_line_whatever_names_they_come_with(worl
     assert [(each["user"], each["count"]) for each in world.authenticator.audit.recent[before + 2 :]] == [("", 499)]
 
 
-def test_failures_from_many_addresses_wash_nothing_out(world: World) -> None:
+def test_failures_from_many_addresses_evict_no_audit_entries(world: World) -> None:
     world.authenticator.audit.note("reload", "ok", user="")
     for turn in range(2 * RECENT_FAILED // FAILED_MAX):
         for number in range(3 * FAILED_MAX):
@@ -257,7 +255,7 @@ def test_failures_from_many_addresses_wash_nothing_out(world: World) -> None:
     assert failed[-1]["target"] == "others" and failed[-1]["count"] == 2 * FAILED_MAX
 
 
-def test_one_user_washes_nothing_out_by_refusals_or_sessions(world: World) -> None:
+def test_refusals_and_sessions_of_one_user_evict_no_audit_entries(world: World) -> None:
     """Whoever had a login could push all else out of what is kept, within a minute or so."""
     ann = world.login("ann", "open sesame")
     world.authenticator.audit.note("reload", "ok", user="")
@@ -277,7 +275,7 @@ def test_one_user_washes_nothing_out_by_refusals_or_sessions(world: World) -> No
     assert [each["action"] for each in again].count("reload") == 1
 
 
-def test_refusals_of_many_targets_are_reported_in_a_sum(world: World) -> None:
+def test_refusals_for_many_targets_are_summed(world: World) -> None:
     ann = world.login("ann", "open sesame")
     for number in range(3 * REFUSED_MAX):
         with pytest.raises(NotAllowed):

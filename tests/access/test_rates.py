@@ -47,7 +47,7 @@ def metered(lab: Lab, messages: int = 10, size: int = 10_000) -> Meter:
     return Meter(Rate(messages, size), lab.host, {})
 
 
-def test_a_second_of_the_rate_comes_at_once_and_what_is_more_is_a_debt(meter: Meter) -> None:
+def test_burst_of_one_second_passes_and_excess_becomes_debt(meter: Meter) -> None:
     meter.count(10, 0)
     assert refused_for(meter) == 0
     meter.count(1, 0)
@@ -56,14 +56,14 @@ def test_a_second_of_the_rate_comes_at_once_and_what_is_more_is_a_debt(meter: Me
     assert refused_for(meter) == 11
 
 
-def test_messages_and_bytes_are_counted_apart_and_the_larger_debt_is_waited_for(meter: Meter) -> None:
+def test_larger_debt_of_messages_or_bytes_sets_the_delay(meter: Meter) -> None:
     meter.count(5, 50_000)
     assert refused_for(meter) == 4
     meter.count(60, 0)
     assert refused_for(meter) == 6
 
 
-def test_time_pays_and_who_was_silent_saves_no_more_than_a_second() -> None:
+def test_debt_decreases_over_time_and_credit_is_capped_at_one_second() -> None:
     lab = Lab()
     meter = metered(lab)
     meter.count(40, 0)
@@ -76,7 +76,7 @@ def test_time_pays_and_who_was_silent_saves_no_more_than_a_second() -> None:
     assert refused_for(meter) == 1
 
 
-def test_what_has_no_bound_is_not_counted() -> None:
+def test_unlimited_rate_is_not_counted() -> None:
     meter = metered(Lab(), 0, 10)
     meter.count(1_000_000, 10)
     assert refused_for(meter) == 0
@@ -84,7 +84,7 @@ def test_what_has_no_bound_is_not_counted() -> None:
     assert refused_for(meter) == 1
 
 
-def test_a_brake_is_on_until_all_is_paid_also_what_others_of_the_user_added() -> None:
+def test_throttle_lasts_until_the_debt_of_all_connections_is_paid() -> None:
     lab = Lab()
     meter = metered(lab)
     released: list[str] = []
@@ -101,7 +101,7 @@ def test_a_brake_is_on_until_all_is_paid_also_what_others_of_the_user_added() ->
     assert not one.stops(meter)
 
 
-def test_one_that_fails_when_it_is_released_holds_up_no_other() -> None:
+def test_failing_release_callback_does_not_block_others() -> None:
     lab = Lab()
     meter = metered(lab)
     released: list[str] = []
@@ -118,7 +118,7 @@ def test_one_that_fails_when_it_is_released_holds_up_no_other() -> None:
     assert released == ["it"]
 
 
-def test_how_often_is_counted_by_protocol() -> None:
+def test_throttling_is_counted_per_protocol() -> None:
     lab = Lab()
     held_back: dict[str, int] = {}
     meter = Meter(Rate(1, 0), lab.host, held_back)
@@ -130,7 +130,7 @@ def test_how_often_is_counted_by_protocol() -> None:
     assert held_back == {"stomp": 1, "http": 2}
 
 
-def test_a_connection_that_is_over_hears_nothing_and_leaves_no_timer() -> None:
+def test_closed_connection_is_not_notified_and_leaves_no_timer() -> None:
     lab = Lab()
     meter = metered(lab)
     released: list[str] = []
@@ -145,7 +145,7 @@ def test_a_connection_that_is_over_hears_nothing_and_leaves_no_timer() -> None:
     assert released == [] and not throttle.is_on
 
 
-def test_all_logins_of_a_user_have_one_rate_and_others_their_own(tmp_path: Path) -> None:
+def test_rate_is_shared_by_all_logins_of_a_user(tmp_path: Path) -> None:
     world = World(tmp_path, USERS)
     ann, bob = world.login("ann", "open sesame"), world.login("bob", "open sesame")
     again = world.login("", str(world.token(ann)))
@@ -156,7 +156,7 @@ def test_all_logins_of_a_user_have_one_rate_and_others_their_own(tmp_path: Path)
     assert world.authenticator.everyone.identity.meter is None and world.authenticator.anonymous.identity.meter is None
 
 
-def test_a_reload_changes_rates_and_lets_go_who_is_held_back(tmp_path: Path) -> None:
+def test_reload_changes_rates_and_releases_throttled_connections(tmp_path: Path) -> None:
     world = World(tmp_path, USERS)
     identity = world.login("ann", "open sesame").identity
     first = identity.meter
@@ -174,7 +174,7 @@ def test_a_reload_changes_rates_and_lets_go_who_is_held_back(tmp_path: Path) -> 
     assert identity.meter is None
 
 
-def test_the_largest_rate_of_the_roles_counts_unless_a_user_has_its_own() -> None:
+def test_user_rate_overrides_the_largest_rate_of_its_roles() -> None:
     users = load(
         b"""
         [roles.a]
@@ -194,7 +194,7 @@ def test_the_largest_rate_of_the_roles_counts_unless_a_user_has_its_own() -> Non
     assert [users.users[name].rate for name in "xyz"] == [Rate(5, 1 << 20), Rate(0, 7), NO_RATE]
 
 
-def test_users_of_an_issuer_have_its_rate_or_that_of_their_roles() -> None:
+def test_issuer_users_have_the_issuer_or_role_rate() -> None:
     users = load(
         b"""
         [roles.a]
@@ -219,6 +219,6 @@ def test_users_of_an_issuer_have_its_rate_or_that_of_their_roles() -> None:
              "{ seconds = 1 }", '{ messages = "10" }', '{ bytes = "much" }'],
 )  # fmt: skip
 @pytest.mark.parametrize("table", ["[users.a]", "[roles.a]"])
-def test_a_rate_that_breaks_the_rule_refuses_the_file(table: str, rate: str) -> None:
+def test_invalid_rate_refuses_the_file(table: str, rate: str) -> None:
     with pytest.raises(UsersError, match="'a': rate|'a': .*bad size|'a': rate: bad size"):
         load(f"{table}\nrate = {rate}\n[users.b]\n".encode())

@@ -95,7 +95,7 @@ def websocket(it: GuardedServer, path: str, protocol: str) -> ClientConnection:
     )  # fmt: skip
 
 
-def test_stomp_is_read_no_further_but_written_to_and_continues_when_a_reload_says_so(it: GuardedServer) -> None:
+def test_throttled_stomp_is_not_read_but_still_written_until_a_reload(it: GuardedServer) -> None:
     with stomp(it) as line:
         line.send("SUBSCRIBE\nid:1\nack:auto\ndestination:/queue/other\nreceipt:sub\n\n\0")
         line.until(b"receipt-id:sub")
@@ -114,7 +114,7 @@ def test_stomp_is_read_no_further_but_written_to_and_continues_when_a_reload_say
     assert stored(it) == 3
 
 
-def test_what_comes_right_behind_a_login_waits_too_and_who_only_consumes_does_not(it: GuardedServer) -> None:
+def test_throttling_applies_right_after_login_and_not_to_consumers(it: GuardedServer) -> None:
     owe(it)
     with stomp(it, sent("first", "first")) as line, stomp(it) as consumer:
         assert b"CONNECTED" in line.until(b"\0")
@@ -128,7 +128,7 @@ def test_what_comes_right_behind_a_login_waits_too_and_who_only_consumes_does_no
         line.until(b"receipt-id:first")
 
 
-def test_a_client_that_sent_its_last_byte_is_taken_at_its_word(it: GuardedServer) -> None:
+def test_throttled_messages_of_a_half_closed_client_are_stored(it: GuardedServer) -> None:
     import socket
 
     owe(it)
@@ -144,7 +144,7 @@ def test_a_client_that_sent_its_last_byte_is_taken_at_its_word(it: GuardedServer
         assert b"\n1 ok" in mqks.rest()
 
 
-def test_mqks_keeps_the_lines_behind_a_publish_in_their_order(it: GuardedServer) -> None:
+def test_mqks_keeps_the_order_of_lines_behind_a_throttled_publish(it: GuardedServer) -> None:
     with Line(it.server.mqks) as line:
         line.socket.settimeout(60)
         line.send(f"in auth {it.secrets['ann']}\nq consume --confirm other e\n1 publish --confirm e {LARGE}\n")
@@ -158,7 +158,7 @@ def test_mqks_keeps_the_lines_behind_a_publish_in_their_order(it: GuardedServer)
         assert b"4 ok" in read or line.until(b"4 ok")
 
 
-def test_websockets_confirm_what_was_held_back_once_it_is_stored(it: GuardedServer) -> None:
+def test_websocket_confirms_throttled_messages_once_stored(it: GuardedServer) -> None:
     with ExitStack() as stack:
         publish = stack.enter_context(websocket(it, f"{Q}/messages?confirm=json", "publish"))
         over_stomp = stack.enter_context(websocket(it, "/stomp", "v12.stomp"))
@@ -178,7 +178,7 @@ def test_websockets_confirm_what_was_held_back_once_it_is_stored(it: GuardedServ
     assert stored(it) == 5
 
 
-def test_http_is_given_a_time_to_retry_wherever_it_publishes(it: GuardedServer) -> None:
+def test_throttled_http_publish_is_429_with_retry_after(it: GuardedServer) -> None:
     owe(it)
     calls = {
         f"{Q}/messages": "m",
@@ -212,7 +212,7 @@ def refused_until_paid(reply: httpx.Response) -> None:
     assert 1000 < int(reply.headers["retry-after"]) <= 4100
 
 
-def test_what_is_staged_counts_when_it_comes(it: GuardedServer) -> None:
+def test_staged_messages_count_when_received(it: GuardedServer) -> None:
     part = "/v2/shop/transactions/t/parts/p"
     body = json.dumps({"queue": "q", "message": LARGE}) + "\n"
     reply = it.call("ann", "PUT", part, content=body, headers={"content-type": "application/x-ndjson"})
@@ -221,7 +221,7 @@ def test_what_is_staged_counts_when_it_comes(it: GuardedServer) -> None:
     assert it.call("ann", "POST", "/v2/shop/transactions/t/commit").status_code == 200, "it has been counted"
 
 
-def test_the_command_line_and_the_client_wait_and_lose_nothing(it: GuardedServer, tmp_path: Path) -> None:
+def test_command_line_and_client_retry_after_throttling(it: GuardedServer, tmp_path: Path) -> None:
     change(it, "{ messages = 300 }")
     settings = {"CURBSTONE_SERVER": it.server.url, "CURBSTONE_TOKEN": it.secrets["ann"]}
     sent = 0
@@ -248,7 +248,7 @@ def test_the_command_line_and_the_client_wait_and_lose_nothing(it: GuardedServer
     assert (stored(it, here), stored(it, there)) == (0, sent)
 
 
-def test_what_writes_for_spark_waits_as_long_as_the_server_says(it: GuardedServer) -> None:
+def test_spark_writer_waits_as_long_as_the_server_demands(it: GuardedServer) -> None:
     address = read_options({"queue": "shop/q", "url": it.server.url, "token": it.secrets["ann"]}).address
     body = json.dumps({"queue": "q", "message": LARGE}).encode() + b"\n"
     path = "/v2/shop/transactions/t/parts/"

@@ -36,7 +36,7 @@ def reloading(host: SimHost, file: Path, taken: list[str]) -> Reloading[str]:
     return Reloading(host, "file", [file], read, taken.append)
 
 
-def test_what_was_read_last_counts_whatever_reading_ends_first(tmp_path: Path) -> None:
+def test_latest_read_wins_whichever_finishes_first(tmp_path: Path) -> None:
     """Two reloads ran at once, and that of the older file could be the last to count."""
     host, file, taken, reported = ByHand(), tmp_path / "file", list[str](), list[str]()
     file.write_text("one")
@@ -51,7 +51,7 @@ def test_what_was_read_last_counts_whatever_reading_ends_first(tmp_path: Path) -
     assert reported == ["first None", "second None", "third None"]
 
 
-def test_what_is_wrong_is_reported_to_who_asked_and_what_was_there_stays(tmp_path: Path) -> None:
+def test_reload_error_is_reported_to_the_caller_and_the_old_file_stays(tmp_path: Path) -> None:
     host, file, taken, reported = SimHost(Random(0), 0), tmp_path / "file", list[str](), list[CurbstoneError | None]()
     file.write_text("good")
     all_of_it = Reloads()
@@ -65,7 +65,7 @@ def test_what_is_wrong_is_reported_to_who_asked_and_what_was_there_stays(tmp_pat
     assert [str(error) for error in reported] == ["file: not changed: it is bad"]
 
 
-def test_a_change_is_seen_by_itself_once(tmp_path: Path) -> None:
+def test_file_change_is_detected_once(tmp_path: Path) -> None:
     host, file, taken = SimHost(Random(0), 0), tmp_path / "file", list[str]()
     file.write_text("one")
     it = reloading(host, file, taken)

@@ -62,7 +62,7 @@ def send(receipt: str) -> str:
     return f"SEND\ndestination:/queue/q\nreceipt:{receipt}\n\nx\0"
 
 
-def test_stomp_takes_another_token_in_a_send(it: GuardedServer) -> None:
+def test_stomp_accepts_a_new_token_in_a_send(it: GuardedServer) -> None:
     first, second = a_token(it), a_token(it, seconds=7200)
     with Line(it.server.stomp) as line:
         line.send(hello(first))
@@ -79,7 +79,7 @@ def test_stomp_takes_another_token_in_a_send(it: GuardedServer) -> None:
         assert b"the login was revoked" in rest and second.encode() not in rest
 
 
-def test_stomp_refuses_a_login_of_another_user_and_continues_with_refusals(
+def test_stomp_refuses_renewal_by_another_user(
     it: GuardedServer,
 ) -> None:
     with Line(it.server.stomp) as line:
@@ -97,7 +97,7 @@ def test_stomp_refuses_a_login_of_another_user_and_continues_with_refusals(
         assert b"ERROR\nmessage:the connection belongs to another user" in line.rest()
 
 
-def test_narrower_rights_count_at_once(it: GuardedServer) -> None:
+def test_narrower_rights_apply_immediately(it: GuardedServer) -> None:
     narrow = a_token(it, grants=["send shop/*"])
     with Line(it.server.stomp) as line:
         line.send(hello(it.secrets["ann"]) + "SUBSCRIBE\nid:1\ndestination:/queue/narrow\nack:client\nreceipt:s\n\n\0")
@@ -117,7 +117,7 @@ def socket(it: GuardedServer, protocol: str, path: str, token: str) -> ClientCon
 
 
 @pytest.mark.parametrize(("protocol", "path"), [("publish", MESSAGES), ("publish", EVENT), ("consume", MESSAGES)])
-def test_a_websocket_takes_another_token_in_a_frame(it: GuardedServer, protocol: str, path: str) -> None:
+def test_websocket_accepts_a_new_token_in_a_frame(it: GuardedServer, protocol: str, path: str) -> None:
     first, second = a_token(it), a_token(it)
     it.call("ann", "DELETE", "/v2/shop/queues/q/messages/all")
     with socket(it, protocol, path, first) as ws:
@@ -153,7 +153,7 @@ def next_json(ws: ClientConnection) -> dict[str, Any]:
                 return found
 
 
-def test_mqks_takes_another_token_of_the_same_user_alone(it: GuardedServer) -> None:
+def test_mqks_accepts_a_new_token_of_the_same_user_only(it: GuardedServer) -> None:
     first = a_token(it)
     with Line(it.server.mqks) as line:
         line.send(f"1 auth {first}\n2 auth {it.secrets['ann']}\n3 auth {it.secrets['bob']}\n")
@@ -168,7 +168,7 @@ def test_mqks_takes_another_token_of_the_same_user_alone(it: GuardedServer) -> N
 
 @pytest.mark.parametrize("way", ["http", "stomp"])
 @pytest.mark.parametrize("name", SHELLS)
-def test_the_clients_renew_before_a_login_ends(
+def test_clients_renew_before_a_login_expires(
     it: GuardedServer, name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link, "RENEW_AFTER", 0.0)

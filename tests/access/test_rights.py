@@ -31,7 +31,7 @@ from curbstone.core.names import private_name, queue_name
         ("send ~private/a", "expected the pattern project/queue"),
     ],
 )
-def test_a_bad_grant_names_its_rule(grant: str, rule: str) -> None:
+def test_invalid_grant_is_reported_with_its_rule(grant: str, rule: str) -> None:
     with pytest.raises(BadGrant, match=re.escape(rule)):
         parse_grant(grant)
 
@@ -67,7 +67,7 @@ def test_matching_agrees_with_a_regular_expression() -> None:
         assert matches(pattern, name) is wanted, (pattern, name)
 
 
-def test_random_grants_give_what_a_plain_list_gives() -> None:
+def test_random_grants_match_a_plain_model() -> None:
     seed = random.randrange(1 << 32)
     print("seed", seed)
     rng = random.Random(seed)
@@ -87,13 +87,13 @@ def test_random_grants_give_what_a_plain_list_gives() -> None:
             assert grants.on_queue(name) == expected, (texts, name)
 
 
-def test_a_users_name_stands_in_a_grant_literally() -> None:
+def test_user_name_in_a_grant_is_literal() -> None:
     grants = Grants.parse(["manage shop/{user}.*"], "web-1")
     assert grants.on_queue(queue_name("web-1.a", "shop")) == Right.MANAGE
     assert grants.on_queue(queue_name("web-2.a", "shop")) == 0
 
 
-def test_an_event_may_have_slashes_which_a_star_covers() -> None:
+def test_star_covers_slashes_in_events() -> None:
     grants = Grants.parse(["send topic:shop/order/*"])
     assert grants.on_topic("shop", "order/new") == Right.SEND
     assert grants.on_topic("shop", "order/new/1") == Right.SEND
@@ -104,7 +104,7 @@ def test_an_event_may_have_slashes_which_a_star_covers() -> None:
     "pattern", ["*", "order.*", "*.paid", "order.*.paid", "order.7", "order*", "#", "*#", "order.#"]
 )
 @pytest.mark.parametrize("mask", ["#", "order.*", "order.#", "#.paid", "order.#.paid", "*.*", "order.7", "order.>"])
-def test_a_grant_that_covers_a_mask_covers_every_event_that_it_takes(pattern: str, mask: str) -> None:
+def test_grant_that_covers_a_mask_covers_its_events(pattern: str, mask: str) -> None:
     """`order.#` takes `order` as well, which `order.*` does not cover. A grant of `#` is of the name `#` alone."""
     grants = Grants.parse([f"receive topic:shop/{pattern}"])
     taken = Masks()
@@ -117,7 +117,7 @@ def test_a_grant_that_covers_a_mask_covers_every_event_that_it_takes(pattern: st
             assert grants.on_topic("shop", event)
 
 
-def test_each_layer_narrows_those_before_it() -> None:
+def test_each_layer_of_grants_narrows_the_previous() -> None:
     name = queue_name("a", "shop")
     identity = Identity("u", [EVERYTHING, Grants.parse(["send,peek shop/*"])])
     assert identity.on_queue(name) == Right.SEND | Right.PEEK
@@ -127,7 +127,7 @@ def test_each_layer_narrows_those_before_it() -> None:
     assert identity.is_admin
 
 
-def test_nobody_has_a_right_on_a_private_queue_and_nobody_who_has_ended_has_any() -> None:
+def test_no_rights_on_private_queues_or_after_the_login_ended() -> None:
     identity = Identity("u", [EVERYTHING])
     assert identity.on_queue(private_name("temp.x")) == 0
     reported: list[str] = []

@@ -42,7 +42,7 @@ grants = ["receive,peek shop/*"]
 ISSUER = "[[issuers]]\nurl='https://id.example'\nname='corp'\n"
 
 
-def test_a_good_file_says_who_may_what() -> None:
+def test_valid_users_file_defines_rights() -> None:
     users = load(GOOD.encode())
     user = users.users["orders-api"]
     assert user.home == "shop"
@@ -84,7 +84,7 @@ def test_a_good_file_says_who_may_what() -> None:
         ("[users.a]\npassword = 'hunter2-secret", "it is not TOML (at end of document)"),
     ],
 )
-def test_one_bad_line_refuses_the_whole_file_and_shows_no_secret(line: str, rule: str) -> None:
+def test_one_invalid_line_refuses_the_file_without_showing_secrets(line: str, rule: str) -> None:
     text = line if "users" in line else line + "\n[users.z]"
     with pytest.raises(UsersError) as caught:
         load(text.encode())
@@ -93,7 +93,7 @@ def test_one_bad_line_refuses_the_whole_file_and_shows_no_secret(line: str, rule
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_may_have_issuers_alone() -> None:
+def test_users_file_may_define_only_issuers() -> None:
     [issuer] = load((ISSUER + "audience='q'").encode()).issuers
     assert (issuer.name, issuer.home) == ("corp", "default")
 

@@ -111,7 +111,7 @@ async def work_of(path: Path, way: Way, *, users: bool) -> Work:
 
 @pytest.mark.source
 @pytest.mark.parametrize(("name", "percent"), [("stomp", 1), ("websocket", 1), ("http", 3)])
-def test_a_message_costs_with_users_what_it_costs_without(tmp_path: Path, name: str, percent: int) -> None:
+def test_users_do_not_increase_the_cost_of_a_message(tmp_path: Path, name: str, percent: int) -> None:
     without = asyncio.run(work_of(tmp_path / "without", WAYS[name], users=False))
     with_users = asyncio.run(work_of(tmp_path / "with", WAYS[name], users=True))
     print(name, "without users", without, "with users", with_users)

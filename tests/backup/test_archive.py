@@ -89,7 +89,7 @@ class Counting(io.RawIOBase):
 
 
 @pytest.mark.parametrize("name", CRAFTED)
-def test_a_crafted_archive_is_refused_with_one_line_and_nothing_is_left(tmp_path: Path, name: str) -> None:
+def test_crafted_archive_is_refused_in_one_line_and_leaves_nothing(tmp_path: Path, name: str) -> None:
     data, text = CRAFTED[name]
     (tmp_path / "b.tar").write_bytes(data)
     code, said = here("restore", tmp_path / "b.tar", tmp_path / "new")
@@ -99,7 +99,7 @@ def test_a_crafted_archive_is_refused_with_one_line_and_nothing_is_left(tmp_path
 
 
 @pytest.mark.parametrize("name", sorted(CRAFTED.keys() - {"an index that is deep"}))
-def test_little_is_read_of_a_crafted_archive_and_nothing_large_is_written(tmp_path: Path, name: str) -> None:
+def test_crafted_archive_causes_no_large_reads_or_writes(tmp_path: Path, name: str) -> None:
     """An entry of 1.5 KB had 2.5 GiB written, and checksums of 8 GiB were read into memory."""
     stream = Counting(CRAFTED[name][0])
     with pytest.raises(BackupError):
@@ -110,7 +110,7 @@ def test_little_is_read_of_a_crafted_archive_and_nothing_large_is_written(tmp_pa
 @pytest.mark.parametrize(
     "passed", [lambda stream, path: receive(stream, path), lambda stream, _path: pass_on(stream, io.BytesIO())]
 )
-def test_what_a_server_sends_is_read_with_the_same_bounds(
+def test_server_responses_are_read_with_the_same_bounds(
     tmp_path: Path, passed: Callable[[io.BytesIO, Path], dict[str, object]]
 ) -> None:
     assert passed(io.BytesIO(GOOD), tmp_path / "good")["format"] == 1
@@ -129,14 +129,14 @@ def test_every_prefix_of_an_archive_is_refused(tmp_path: Path) -> None:
     extract(io.BytesIO(data), tmp_path / "whole")
 
 
-def test_an_offset_without_an_earlier_backup_is_damage(tmp_path: Path) -> None:
+def test_offset_without_an_earlier_backup_is_damage(tmp_path: Path) -> None:
     data = entry(INDEX, b"{}") + entry(SEGMENT, b"end", CURBSTONE__offset="4")
     sums = {INDEX: hashlib.sha256(b"{}").hexdigest(), SEGMENT: hashlib.sha256(b"1234end").hexdigest()}
     with pytest.raises(BackupError, match="checksum does not match"):
         extract(io.BytesIO(data + entry(SUMS, encode_sums(sums)) + END), tmp_path)
 
 
-def test_large_sizes_are_read_as_tar_writes_them(tmp_path: Path) -> None:
+def test_large_sizes_in_tar_headers_are_read(tmp_path: Path) -> None:
     """Above 8 GiB the size is in the pax header."""
     info = tarfile.TarInfo(SEGMENT)
     info.size = 9 * GIB
@@ -164,7 +164,7 @@ def others_may(path: Path) -> list[str]:
     return found
 
 
-def test_backups_and_what_is_restored_are_their_owners_alone(tmp_path: Path, umask: int) -> None:
+def test_backups_and_restored_files_are_private_to_their_owner(tmp_path: Path, umask: int) -> None:
     """Every user of the machine could read what was restored, and an archive."""
     import os
 

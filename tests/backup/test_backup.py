@@ -135,7 +135,7 @@ class Load:
                 self._turned.notify_all()
 
 
-def test_what_was_confirmed_before_is_in_it_whatever_continues_meanwhile(tmp_path: Path) -> None:
+def test_backup_has_everything_confirmed_before_it_began(tmp_path: Path) -> None:
     """The queue is small: its segments are dropped, and their files would be used again, under the backup's hands."""
     with ServerProcess(tmp_path / "data", "--cap", "256KiB") as server, Load(server, "q") as load:
         load.goes_on(20)
@@ -155,7 +155,7 @@ def test_what_was_confirmed_before_is_in_it_whatever_continues_meanwhile(tmp_pat
             before = target
 
 
-def test_each_transaction_is_in_it_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_backup_has_each_transaction_whole_or_not_at_all(tmp_path: Path) -> None:
     over = threading.Event()
     committed = threading.Semaphore(0)
 
@@ -195,7 +195,7 @@ def test_each_transaction_is_in_it_whole_or_not_at_all(tmp_path: Path) -> None:
         assert len(a) >= 10 * (number + 1)
 
 
-def test_a_backup_since_another_has_only_what_was_added_and_is_whole(tmp_path: Path) -> None:
+def test_incremental_backup_has_only_additions_and_restores_whole(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--cap", "64MiB") as server:
         publish(server, "still", *["x" * 1000] * 500)
         publish(server, "grows", "first")
@@ -213,7 +213,7 @@ def test_a_backup_since_another_has_only_what_was_added_and_is_whole(tmp_path: P
         assert len(bodies(other, "still")) == 500
 
 
-def test_staged_transactions_and_options_are_in_it(tmp_path: Path) -> None:
+def test_backup_has_staged_transactions_and_options(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         call(server, "PUT", "/v2/p/queues/q", {"max_tries": 7, "groups": ["g"], "idempotency_window": 86400})
         lines = b'{"queue":"q","message":"staged"}\n'
@@ -229,7 +229,7 @@ def test_staged_transactions_and_options_are_in_it(tmp_path: Path) -> None:
         assert bodies(other, "q") == ["staged"]
 
 
-def test_a_server_that_dies_leaves_no_backup_and_forgets_what_it_kept(tmp_path: Path) -> None:
+def test_killed_server_leaves_no_backup_and_releases_retained_files(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--cap", "64MiB") as server:
         publish(server, "q", *["x" * 100_000] * 100)
         with socket.create_connection(server.http) as client:  # it never reads on
@@ -245,7 +245,7 @@ def test_a_server_that_dies_leaves_no_backup_and_forgets_what_it_kept(tmp_path: 
         backup(server, tmp_path / "b")
 
 
-def test_a_backup_that_is_killed_is_not_there(tmp_path: Path) -> None:
+def test_killed_backup_leaves_no_file(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--cap", "64MiB") as server:
         publish(server, "q", *["x" * 100_000] * 100)
         with running("backup", "b", "--server", server.url, cwd=tmp_path) as client:
@@ -256,7 +256,7 @@ def test_a_backup_that_is_killed_is_not_there(tmp_path: Path) -> None:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "data", "data.log"]
 
 
-def test_a_restore_that_is_killed_is_not_there(tmp_path: Path) -> None:
+def test_killed_restore_leaves_no_directory(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--cap", "64MiB") as server:
         publish(server, "q", *["x" * 100_000] * 100)
         backup(server, tmp_path / "b.tar")
@@ -269,7 +269,7 @@ def test_a_restore_that_is_killed_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["directory", "archive", "cut"])
-def test_damage_is_found_and_nothing_is_made_of_it(tmp_path: Path, kind: str) -> None:
+def test_damaged_backup_is_reported_and_not_restored(tmp_path: Path, kind: str) -> None:
     with ServerProcess(tmp_path / "data") as server:
         publish(server, "q", "x" * 5000)
         backup(server, tmp_path / "b")
@@ -287,7 +287,7 @@ def test_damage_is_found_and_nothing_is_made_of_it(tmp_path: Path, kind: str) ->
     assert not (tmp_path / "new").exists() and not (tmp_path / "new.partial").exists()
 
 
-def test_an_archive_that_wants_to_write_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_archive_with_paths_outside_the_directory_is_refused(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "b.tar", "w") as archive:
         for name in ("data/../../evil",):
             archive.addfile(tarfile.TarInfo(name))
@@ -296,7 +296,7 @@ def test_an_archive_that_wants_to_write_elsewhere_is_refused(tmp_path: Path) -> 
     assert "which no data directory has" in said
 
 
-def test_a_data_directory_with_something_in_it_is_not_written_over(tmp_path: Path) -> None:
+def test_restore_does_not_overwrite_a_directory_with_content(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         backup(server, tmp_path / "b")
         (tmp_path / "b.tar").touch()
@@ -310,7 +310,7 @@ def test_a_data_directory_with_something_in_it_is_not_written_over(tmp_path: Pat
     assert said.startswith(f"curbstone: {tmp_path / 'data'} exists already")
 
 
-def test_one_queue_returns_under_another_name(tmp_path: Path) -> None:
+def test_one_queue_can_be_restored_under_another_name(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         call(server, "PUT", "/v2/p/queues/q", {"max_tries": 7})
         publish(server, "q", "one", "two")
@@ -336,7 +336,7 @@ def test_one_queue_returns_under_another_name(tmp_path: Path) -> None:
     assert here("check", tmp_path / "data")[0] == 0
 
 
-def test_a_full_queue_is_imported_whole_and_what_is_delayed_stays_so(tmp_path: Path) -> None:
+def test_import_restores_a_full_queue_and_keeps_delays(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         call(server, "PUT", "/v2/default/queues/q", {"cap": 1024 * 1024})
         for _ in range(42):  # a batch of `import` is not all that there is room for at the end
@@ -353,7 +353,7 @@ def test_a_full_queue_is_imported_whole_and_what_is_delayed_stays_so(tmp_path: P
     assert -1000 < later["due"] - exported.json[-1]["due"] < 3_000_000, "it is due when it was, not an hour from now"
 
 
-def test_what_is_imported_is_for_the_same_groups_and_expires_when_it_would_have(tmp_path: Path) -> None:
+def test_import_keeps_groups_and_expiry(tmp_path: Path) -> None:
     path = "/v2/default/queues/q"
     with ServerProcess(tmp_path / "data", "--max-ttl", "90000") as server:
         call(server, "PUT", path, {"groups": ["a", "b"]})
@@ -380,7 +380,7 @@ def test_what_is_imported_is_for_the_same_groups_and_expires_when_it_would_have(
     assert "expiry" not in there[1]
 
 
-def test_export_and_import_move_queues_with_their_messages_once(tmp_path: Path) -> None:
+def test_export_and_import_move_each_message_once(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         call(server, "PUT", "/v2/p/queues/q", {"max_tries": 7, "idempotency_window": 86400})
         call(server, "POST", "/v2/p/queues/q/messages/batch", [{"message": "a\nb", "x-lang": "en"}, {"message": "é"}])
@@ -404,7 +404,7 @@ def test_export_and_import_move_queues_with_their_messages_once(tmp_path: Path) 
     ]
 
 
-def test_backup_and_restore_say_what_they_made(tmp_path: Path) -> None:
+def test_backup_and_restore_report_their_results(tmp_path: Path) -> None:
     """A restore, and a backup in an archive, were silent, so that nobody saw whether anything was in it."""
     with ServerProcess(tmp_path / "data") as server:
         publish(server, "q", "one")
@@ -423,7 +423,7 @@ def test_backup_and_restore_say_what_they_made(tmp_path: Path) -> None:
     assert (code, index["queues"], index["files"], index["bytes"]) == (0, 2, len(sizes), sum(sizes))
 
 
-def test_restore_says_what_it_made_of_one_queue(tmp_path: Path) -> None:
+def test_restore_of_one_queue_reports_its_result(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         publish(server, "q", "one")
         publish(server, "other", "two")
@@ -443,7 +443,7 @@ def sizes_in(folder: Path) -> list[int]:
     return [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
 
 
-def test_import_asks_for_unique_names_again_and_loses_no_message_of_its_lines(tmp_path: Path) -> None:
+def test_import_reserves_unique_names_again_and_loses_no_message(tmp_path: Path) -> None:
     path = "/v2/default/queues/q"
     sent = [{"message": "1", "unique": "a", "unique_until": "delivered"}, {"message": "2", "unique": "b"}]
     with ServerProcess(tmp_path / "data") as server:

@@ -78,7 +78,7 @@ async def stopped(running: Running) -> None:
     await end_engine(running.broker, running.host)
 
 
-def test_what_is_dropped_and_written_over_later_is_in_it_all_the_same(tmp_path: Path) -> None:
+def test_snapshot_includes_segments_dropped_and_reused_later(tmp_path: Path) -> None:
     """The files of dropped segments are used again: one that a backup still reads would then have other contents."""
 
     async def run() -> None:
@@ -104,7 +104,7 @@ def test_what_is_dropped_and_written_over_later_is_in_it_all_the_same(tmp_path: 
     asyncio.run(run())
 
 
-def test_what_a_commit_that_waits_for_it_drops_is_in_it_all_the_same(tmp_path: Path) -> None:
+def test_snapshot_includes_segments_dropped_by_a_waiting_commit(tmp_path: Path) -> None:
     """A commit made just before the instant kept the file that it dropped, which then got another header."""
 
     async def run() -> None:
@@ -138,7 +138,7 @@ def test_what_a_commit_that_waits_for_it_drops_is_in_it_all_the_same(tmp_path: P
     asyncio.run(run())
 
 
-def test_what_it_kept_is_given_back(tmp_path: Path) -> None:
+def test_closing_a_snapshot_releases_retained_files(tmp_path: Path) -> None:
     async def run() -> None:
         running = Running(tmp_path / "data")
         backups = Backups(running.broker, running.host, tmp_path / "data")
@@ -157,7 +157,7 @@ def test_what_it_kept_is_given_back(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_another_begins_as_soon_as_one_is_closed(tmp_path: Path) -> None:
+def test_next_snapshot_starts_when_the_previous_is_closed(tmp_path: Path) -> None:
     """Its client was told that another was under way while the server removed what the first had kept."""
 
     async def run() -> None:
@@ -178,7 +178,7 @@ def test_another_begins_as_soon_as_one_is_closed(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_of_two_holds_each_ends_only_itself(tmp_path: Path) -> None:
+def test_closing_one_of_two_holds_keeps_the_other(tmp_path: Path) -> None:
     """The first that was ended ended both: files were used again while somebody still read them."""
 
     async def run() -> None:
@@ -198,7 +198,7 @@ def test_of_two_holds_each_ends_only_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.source
-def test_a_try_that_the_disk_failed_leaves_nothing_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_snapshot_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         running = Running(tmp_path / "data")
         backups = Backups(running.broker, running.host, tmp_path / "data")
@@ -225,7 +225,7 @@ def test_a_try_that_the_disk_failed_leaves_nothing_held(tmp_path: Path, monkeypa
     asyncio.run(run())
 
 
-def test_a_lone_job_waits_for_others_and_others_for_it() -> None:
+def test_exclusive_job_waits_for_others_and_they_wait_for_it() -> None:
     async def run() -> None:
         host = AsyncioHost(asyncio.get_running_loop(), threads=4)
         order: list[str] = []
@@ -256,7 +256,7 @@ def test_a_lone_job_waits_for_others_and_others_for_it() -> None:
     asyncio.run(run())
 
 
-def test_a_lone_job_is_given_up_where_others_take_too_long() -> None:
+def test_exclusive_job_is_abandoned_when_others_take_too_long() -> None:
     async def run() -> None:
         host = AsyncioHost(asyncio.get_running_loop(), threads=2)
         gate = threading.Event()

@@ -5,7 +5,7 @@ import pytest
 from bench.alternate import HEAD, main
 
 
-def test_two_builds_are_measured_in_turn(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_builds_are_measured_alternately(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["one=", "other=", "--servers", "1", "--rounds", "2", "--count", "20"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == HEAD.splitlines()

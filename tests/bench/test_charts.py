@@ -43,7 +43,7 @@ def results() -> Results:
     )
 
 
-def test_a_pairing_holds_what_both_have_measured() -> None:
+def test_pairing_has_only_rows_measured_for_both() -> None:
     (pairing,) = results().peers
     assert [(ours.workload, ours.per_s / theirs.per_s) for ours, theirs in pairing.pairs()] == [
         ("send-1", 2.0),
@@ -51,7 +51,7 @@ def test_a_pairing_holds_what_both_have_measured() -> None:
     ]
 
 
-def test_each_chart_is_a_whole_svg_with_its_names_and_figures(tmp_path: Path) -> None:
+def test_each_chart_is_valid_svg_with_names_and_figures(tmp_path: Path) -> None:
     drawn = charts.draw(tmp_path / "img", results())
     assert [path.stem for path in drawn] == ["rates-100", "cpu-100", "backlog", "memory", "restart", "churn", "queues"]
     for path in drawn:
@@ -61,6 +61,6 @@ def test_each_chart_is_a_whole_svg_with_its_names_and_figures(tmp_path: Path) ->
     assert all(word in text for word in ("Curbstone", "a <peer> & more", "send-1", "50"))
 
 
-def test_nothing_is_drawn_of_what_was_not_measured(tmp_path: Path) -> None:
+def test_unmeasured_rows_are_not_drawn(tmp_path: Path) -> None:
     empty = Results([], [], [], [], {}, {}, [], {})
     assert charts.draw(tmp_path, empty) == []

@@ -24,7 +24,7 @@ def test_bodies_in_a_row_are_the_single_bodies() -> None:
 
 
 @pytest.mark.parametrize("prepare", [0, 10, 20])
-def test_messages_that_come_once_and_in_order_are_clean(prepare: int) -> None:
+def test_messages_received_once_in_order_are_clean(prepare: int) -> None:
     checker = Checker(40, prepare=prepare)
     checker.take(bodies(0, 0, 12, 40))
     checker.take([])
@@ -42,12 +42,12 @@ def test_messages_missing_at_the_end_are_lost() -> None:
     assert checked(bodies(0, 0, 7, 40), 10) == Tally(received=7, lost=3)
 
 
-def test_a_message_that_comes_twice_is_a_duplicate() -> None:
+def test_message_received_twice_is_a_duplicate() -> None:
     arrived = bodies(0, 0, 10, 40)
     assert checked(arrived[:6] + arrived[5:], 10) == Tally(received=11, duplicate=1)
 
 
-def test_a_message_nobody_sent_is_a_duplicate() -> None:
+def test_message_that_was_not_sent_is_a_duplicate() -> None:
     assert checked(bodies(0, 0, 11, 40), 10) == Tally(received=11, duplicate=1)
 
 
@@ -74,7 +74,7 @@ def test_a_damaged_message_is_corrupt_and_its_original_lost(damaged: bytes) -> N
     assert checked(arrived, 3, prepare=3) == Tally(received=3, lost=1, corrupt=1)
 
 
-def test_two_bodies_cut_in_the_wrong_place_are_seen_although_their_bytes_join_to_the_right_ones() -> None:
+def test_bodies_split_at_the_wrong_boundary_are_detected() -> None:
     joined = body(0, 0, 40) + body(0, 1, 40)
     tally = checked([joined[:39], joined[39:]], 2, prepare=2)
     assert (tally.corrupt, tally.lost) == (2, 2)

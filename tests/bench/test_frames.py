@@ -28,13 +28,13 @@ def test_sends_are_whole_stomp_frames_of_one_length() -> None:
     assert frames.count(b"\0") == 3
 
 
-def test_the_last_of_some_acks_can_ask_for_a_receipt() -> None:
+def test_last_ack_can_request_a_receipt() -> None:
     assert stomp_load.ack_frames([b"a", b"b"]) == b"ACK\nid:a\n\n\0ACK\nid:b\n\n\0"
     assert stomp_load.ack_frames([b"a", b"b"], last=True) == b"ACK\nid:a\n\n\0ACK\nid:b\nreceipt:last-ack\n\n\0"
 
 
 @pytest.mark.parametrize("step", [1, 7, 50, 10_000])
-def test_messages_are_read_the_same_however_they_are_split(step: int) -> None:
+def test_parsed_messages_do_not_depend_on_splitting(step: int) -> None:
     incoming = Frames()
     found = []
     for at in range(0, len(MESSAGES), step):
@@ -61,7 +61,7 @@ def test_receipts_count_in_order_and_out_of_order() -> None:
     assert receipts.take(ids[4:]) == 2
 
 
-def test_a_receipt_that_comes_twice_confirms_nothing_more() -> None:
+def test_repeated_receipt_confirms_nothing_more() -> None:
     receipts = Receipts(0, 0, 3)
     assert receipts.take([receipt_id(0, 0)]) == 1
     assert receipts.take([receipt_id(0, 0)]) == 0
@@ -73,7 +73,7 @@ def test_websocket_publishes_are_masked_frames_of_one_length() -> None:
     assert frames == head + body(0, 0, 300) + head + body(0, 1, 300)
 
 
-def test_websocket_acks_of_different_lengths_are_frames_of_their_own() -> None:
+def test_websocket_acks_of_different_lengths_are_separate_frames() -> None:
     expected = b"".join(
         ws_load.client_frame(ws_load.TEXT, b'{"ackId":"%s"}' % ack) for ack in (b"8", b"9", b"10", b"11")
     )
@@ -114,7 +114,7 @@ def deliveries(size: int, *, ping: bool) -> bytes:
 @pytest.mark.parametrize("ping", [False, True])
 @pytest.mark.parametrize("step", [1, 13, 200, 100_000])
 @pytest.mark.parametrize("size", [20, 125, 126, 1024])
-def test_websocket_deliveries_are_read_the_same_however_they_are_split(size: int, step: int, ping: bool) -> None:
+def test_parsed_websocket_deliveries_do_not_depend_on_splitting(size: int, step: int, ping: bool) -> None:
     stream = Stream(deliveries(size, ping=ping), step)
     reader = ws_load.Deliveries(stream, size)
     found = []
@@ -125,7 +125,7 @@ def test_websocket_deliveries_are_read_the_same_however_they_are_split(size: int
 
 
 @pytest.mark.parametrize("step", [1, 3, 100])
-def test_websocket_confirms_are_counted_also_around_a_ping(step: int) -> None:
+def test_websocket_confirms_around_a_ping_are_counted(step: int) -> None:
     stream = Stream(ws_load.CONFIRM * 5 + frame(ws_load.PING, b"") + ws_load.CONFIRM * 4, step)
     confirms = ws_load.Confirms(stream)
     assert sum(confirms.receive() for _ in range(len(stream.pieces))) == 9
@@ -158,7 +158,7 @@ def test_only_an_empty_201_confirms_a_post(answer: bytes, created: bool | None) 
 
 
 @pytest.mark.parametrize("step", [1, 5, 1000])
-def test_stomp_over_a_websocket_is_read_the_same_however_it_is_split(step: int) -> None:
+def test_parsed_stomp_over_websocket_does_not_depend_on_splitting(step: int) -> None:
     frames = [frame(0x82, b"RECEIPT"), frame(ws_load.PING, b"hi"), frame(0x81, b"x" * 300), frame(0x82, b"y" * 70_000)]
     data = b"".join(frames)
     found, at = [], 0
@@ -170,7 +170,7 @@ def test_stomp_over_a_websocket_is_read_the_same_however_it_is_split(step: int) 
 
 
 @pytest.mark.parametrize("size", [125, 126, 65_535, 65_536])
-def test_heads_of_websocket_frames_say_their_length(size: int) -> None:
+def test_websocket_frame_headers_have_the_length(size: int) -> None:
     assert frame_at(ws_load.server_head(0x82, size) + b"x" * size, 0) == (
         0x82,
         b"x" * size,
@@ -185,7 +185,7 @@ def test_a_batch_is_a_json_array_of_the_bodies() -> None:
     assert [one["message"].encode() for one in json.loads(text)] == bodies(1, 0, http_load.BATCH, 50)
 
 
-def test_frames_to_many_queues_go_to_them_in_turn_and_say_the_queue_in_the_body() -> None:
+def test_frames_to_many_queues_alternate_and_name_the_queue_in_the_body() -> None:
     job = queues_load.QueuesJob(Account(("127.0.0.1", 1)), ["qa", "qb"], 2, 30, 10)
     frames = queues_load.frames_in_turn(job).split(b"\0")[:-1]
     assert [one.partition(b"\n\n")[2] for one in frames] == [
@@ -203,6 +203,6 @@ def test_frames_to_many_queues_have_the_headers_that_a_peer_needs() -> None:
     assert [one.splitlines()[3] for one in frames] == [b"persistent:true"] * 4
 
 
-def test_mqks_acks_ask_for_a_confirm_of_the_last() -> None:
+def test_mqks_acks_request_a_confirm_of_the_last() -> None:
     assert mqks_load.ack_lines([b"1", b"2"]) == b"a ack c 1\na ack c 2\n"
     assert mqks_load.ack_lines([b"1", b"2"], last=True) == b"a ack c 1\nlast ack --confirm c 2\n"

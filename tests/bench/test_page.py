@@ -15,7 +15,7 @@ from bench.wire import BenchError
 from tests.bench.test_charts import results
 
 
-def test_figures_come_between_the_marks_and_replace_those_of_before(tmp_path: Path) -> None:
+def test_figures_between_the_marks_are_replaced(tmp_path: Path) -> None:
     chart = tmp_path / "img" / "rates-100.svg"
     path = tmp_path / "PAGE.md"
     path.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
@@ -30,7 +30,7 @@ def test_figures_come_between_the_marks_and_replace_those_of_before(tmp_path: Pa
     assert "Versions: Peer 1.2, client 3.4." in text
 
 
-def test_latencies_stand_below_the_disk_in_order(tmp_path: Path) -> None:
+def test_latencies_are_listed_below_the_disk_in_order(tmp_path: Path) -> None:
     def row(workload: str, p50_ms: float, tally: Tally) -> Row:
         confirms = Percentiles(p50_ms, 2 * p50_ms, 0.0)
         return replace(found.rows[0], workload=workload, confirms=confirms, tally=tally)
@@ -52,7 +52,7 @@ def test_latencies_stand_below_the_disk_in_order(tmp_path: Path) -> None:
     ]
 
 
-def test_a_page_without_marks_is_left_as_it_is(tmp_path: Path) -> None:
+def test_page_without_marks_is_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "PAGE.md"
     path.write_text("nothing here")
     with pytest.raises(BenchError, match="no place for figures"):
@@ -60,7 +60,7 @@ def test_a_page_without_marks_is_left_as_it_is(tmp_path: Path) -> None:
     assert path.read_text() == "nothing here"
 
 
-def test_spark_comes_with_its_memory_and_what_it_leaves_to_consumers(tmp_path: Path) -> None:
+def test_spark_row_has_memory_and_consumer_rates(tmp_path: Path) -> None:
     runs = [Run("read", 1000, seconds, 0.002, 0.001, 0.0, 50_000_000, 60_000_000, 55_000_000) for seconds in (1, 2, 4)]
     rates = {ALONE: 1000.0, APART: 800.0, "a read": 600.0}
     beside = [Beside(load, rate, 10.0, 1.0, 0.5, 0.25, Tally(100)) for load, rate in rates.items()]
@@ -72,7 +72,7 @@ def test_spark_comes_with_its_memory_and_what_it_leaves_to_consumers(tmp_path: P
     assert found.tally.received == found.spark.tally.received + sum(row.tally.received for row in found.rows) + 200
 
 
-def test_a_message_that_consumers_lost_beside_spark_is_not_clean() -> None:
+def test_lost_message_beside_spark_is_not_clean() -> None:
     found = results()
     assert found.clean
     found.spark = SparkFigures(1, [], [Beside(ALONE, 1.0, 1.0, 0.0, 0.5, 0.0, Tally(99, lost=1))])

@@ -17,7 +17,7 @@ else:
 """
 
 
-def test_a_variable_names_the_program_and_the_subject_says_its_version(
+def test_environment_variable_selects_the_program_and_its_version_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "another-beanstalkd"
@@ -29,13 +29,13 @@ def test_a_variable_names_the_program_and_the_subject_says_its_version(
     assert found == [("beanstalkd -f0", "beanstalkd 9.8.7")] and not said
 
 
-def test_a_program_that_is_not_there_is_left_out_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_program_is_skipped_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CURBSTONE_BENCH_RABBITMQ", str(tmp_path / "rabbitmq-server"))
     said: list[str] = []
     assert not list(peers.each(tmp_path, {"rabbitmq"}, said.append))
     assert said == [f"{tmp_path}/rabbitmq-server is not installed: left out"]
 
 
-def test_a_program_that_prints_no_version_is_measured_all_the_same() -> None:
+def test_program_without_version_output_is_measured() -> None:
     assert peers.version_of("/bin/true", "") == "of unknown version"
     assert peers.version_of("/bin/true", "missing") == "of unknown version"

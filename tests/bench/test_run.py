@@ -43,15 +43,15 @@ STRACE_TABLE = """\
 """
 
 
-def test_strace_counts_are_read_by_call() -> None:
+def test_strace_counts_are_parsed_per_call() -> None:
     assert syncs.parse(STRACE_TABLE) == {"fdatasync": 100, "fsync": 4}
 
 
-def test_all_workloads_and_the_limit_run_when_none_are_named() -> None:
+def test_all_workloads_and_the_limit_run_by_default() -> None:
     assert parse([]).names == {*NAMES, "disk", "ceiling", "footprint"}
 
 
-def test_what_all_leaves_out_can_be_named_beside_it() -> None:
+def test_workloads_outside_all_can_be_added() -> None:
     assert parse(["--workload", "all,spark"]).names == parse(["--workload", "all"]).names | {"spark"}
     assert parse(["--workload", "all,spark"]).alone
 
@@ -104,7 +104,7 @@ def test_every_workload_is_clean_against_curbstone(tmp_path: Path) -> None:
         assert row["server_cpu_us"] > 0 and 0 < row["client_cpu_share"] <= 1.1
 
 
-def test_with_users_everybody_logs_in(tmp_path: Path) -> None:
+def test_with_users_every_client_logs_in(tmp_path: Path) -> None:
     names = ["send-100", "drain", "ws-publish", "ws-consume", "http-post", "http-pop", "mqks-publish", "client-publish"]
     found = bench(tmp_path, ",".join(names), "--users")
     assert found["failures"] == []
@@ -112,7 +112,7 @@ def test_with_users_everybody_logs_in(tmp_path: Path) -> None:
     assert all(row["tally"] == {**CLEAN, "received": row["tally"]["received"]} for row in found["rows"])
 
 
-def test_what_it_costs_and_how_it_grows_is_measured(tmp_path: Path) -> None:
+def test_cost_and_growth_are_measured(tmp_path: Path) -> None:
     found = bench(tmp_path, "footprint,scaling")
     assert found["failures"] == []
     assert found["footprint"]["idle_rss_mb"] > 10
@@ -160,7 +160,7 @@ null_server.main()
     ],
     ids=["lost and duplicate", "corrupt", "reordered", "none"],
 )
-def test_a_server_that_damages_messages_is_found_out(fault: str, expected: Tally, tmp_path: Path) -> None:
+def test_corrupted_messages_are_detected(fault: str, expected: Tally, tmp_path: Path) -> None:
     with faulty_sink(fault, tmp_path) as server:
         account = Account(server.stomp)
         stomp_load.send(SendJob(account, "/queue/a", 100, 100, 100, 10), NoStopwatch())
@@ -188,7 +188,7 @@ def by_batch_and_pop(server: Server) -> Tally | None:
 @pytest.mark.parametrize(
     "fault", ["[one.replace(b'000:00000000007', b'000:00000000006') for one in bodies]"], ids=["doubled"]
 )
-def test_the_other_ways_check_what_arrives_too(
+def test_other_transports_check_received_messages(
     way: Callable[[Server], Tally | None], fault: str, tmp_path: Path
 ) -> None:
     with faulty_sink(fault, tmp_path) as server:
@@ -196,7 +196,7 @@ def test_the_other_ways_check_what_arrives_too(
     assert tally is not None and (tally.received, tally.lost, tally.duplicate) == (100, 1, 1)
 
 
-def test_a_body_from_another_queue_is_found_out(tmp_path: Path) -> None:
+def test_body_from_another_queue_is_detected(tmp_path: Path) -> None:
     with faulty_sink("[b'001' + one[3:] for one in bodies[:1]] + bodies[1:]", tmp_path) as server:
         tally = over_queues(server)
     assert tally is not None and not tally.clean
@@ -211,7 +211,7 @@ class Meddled(Target):
         return destination
 
 
-def test_what_only_the_last_queue_of_a_fan_out_has_is_found_out(tmp_path: Path) -> None:
+def test_error_in_only_the_last_fan_out_queue_is_detected(tmp_path: Path) -> None:
     server = Server(curbstone_command(tmp_path / "data", 1 << 20), tmp_path / "log")
     try:
         target = Meddled("curbstone", server, Account(server.stomp), mqks=server.mqks)

@@ -55,7 +55,7 @@ def round_trip(script: Script, at: int) -> None:
     script.switch(at + 93, LOOP, "S", 0)
 
 
-def test_each_step_has_its_time_and_is_split_by_what_its_thread_did() -> None:
+def test_timeline_steps_are_split_by_thread_activity() -> None:
     script = Script()
     script.switch(1, 0, "R", CLIENT)
     script.switch(1, 0, "R", LOOP)
@@ -87,7 +87,7 @@ def test_each_step_has_its_time_and_is_split_by_what_its_thread_did() -> None:
     assert any(line.startswith("| disk 21 |") and line.endswith("| 2.00 | 3.0 |") for line in lines)
 
 
-def test_a_round_trip_with_another_sync_in_it_is_left_out() -> None:
+def test_round_trip_with_another_sync_is_excluded() -> None:
     script = Script()
     for number in range(2):
         round_trip(script, 100 + 100 * number)

@@ -28,7 +28,7 @@ async def flaky(order: dict) -> dict:
 """
 
 
-def test_the_program_of_the_guide_runs_and_what_fails_is_delivered_again(tmp_path: Path, server: ServerProcess) -> None:
+def test_guide_program_runs_and_failed_messages_are_redelivered(tmp_path: Path, server: ServerProcess) -> None:
     found = re.search(r"## FastStream\n.*?```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     assert found is not None
     host, port = server.stomp

@@ -83,7 +83,7 @@ def kill_while_publishing(server: ServerProcess, shell: Shell, kills: int) -> No
 
 
 @pytest.mark.parametrize(("name", "way"), [WAYS[0], WAYS[-1]])
-def test_a_killed_server_loses_nothing_that_was_confirmed(server: ServerProcess, name: str, way: str) -> None:
+def test_killed_server_loses_nothing_confirmed(server: ServerProcess, name: str, way: str) -> None:
     with SHELLS[name](url_of(server, way), window=500) as shell:
         kill_while_publishing(server, shell, 1)
 
@@ -118,7 +118,7 @@ def consume_all(shell: Shell, count: int, kill: Any, kills: int) -> None:
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_no_ack_that_was_confirmed_comes_to_nothing(server: ServerProcess, name: str) -> None:
+def test_confirmed_acks_are_never_lost(server: ServerProcess, name: str) -> None:
     with SHELLS[name](url_of(server, "http")) as shell:
         for number in range(60):
             shell.send("jobs", b"%d" % number)
@@ -132,7 +132,7 @@ def test_no_ack_that_was_confirmed_comes_to_nothing(server: ServerProcess, name:
 
 
 @pytest.mark.parametrize(("name", "way"), WAYS)
-def test_connections_that_are_reset_lose_nothing(server: ServerProcess, name: str, way: str) -> None:
+def test_reset_connections_lose_nothing(server: ServerProcess, name: str, way: str) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     target = server.http if way == "http" else server.stomp
@@ -149,7 +149,7 @@ def test_connections_that_are_reset_lose_nothing(server: ServerProcess, name: st
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_server_that_is_stopped_and_continues_is_waited_for(server: ServerProcess, name: str) -> None:
+def test_client_waits_for_a_paused_server(server: ServerProcess, name: str) -> None:
     with SHELLS[name](url_of(server, "http")) as shell:
         shell.publish("jobs", b"0")
         os.kill(server.process.pid, signal.SIGSTOP)
@@ -165,7 +165,7 @@ def test_a_server_that_is_stopped_and_continues_is_waited_for(server: ServerProc
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_server_that_stays_silent_is_left(server: ServerProcess, name: str) -> None:
+def test_client_leaves_a_silent_server(server: ServerProcess, name: str) -> None:
     with SHELLS[name](url_of(server, "http")) as shell:
         shell.publish("jobs", b"0")
         link = shell.client._links[0]
@@ -177,7 +177,7 @@ def test_a_server_that_stays_silent_is_left(server: ServerProcess, name: str) ->
         shell.publish("jobs", b"1")
 
 
-def test_closing_gives_up_after_its_time(server: ServerProcess) -> None:
+def test_close_gives_up_after_its_timeout(server: ServerProcess) -> None:
     for make in SHELLS.values():
         shell = make(url_of(server, "http"))
         os.kill(server.process.pid, signal.SIGSTOP)
@@ -206,7 +206,7 @@ with Client(sys.argv[1], project="shop") as client:
 """
 
 
-def test_after_a_fork_the_child_has_connections_of_its_own(server: ServerProcess, tmp_path: Path) -> None:
+def test_forked_child_opens_its_own_connections(server: ServerProcess, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKING, server.url],
         cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=180,

@@ -220,7 +220,7 @@ def app(tmp_path: Path, framework: str, server: ServerProcess) -> App:
     return App(folder, framework, server)
 
 
-def test_tasks_are_done_delayed_and_retried(app: App, server: ServerProcess) -> None:
+def test_tasks_are_executed_delayed_and_retried(app: App, server: ServerProcess) -> None:
     with app.worker():
         program = "for n in range(20): send(n)\nlater('later', 1)\nlater('much-later', 3600)\nfails('flaky')"
         assert app.run(program).wait(WAIT_S_MAX) == 0
@@ -233,7 +233,7 @@ def test_tasks_are_done_delayed_and_retried(app: App, server: ServerProcess) -> 
 
 @pytest.mark.parametrize("framework", ["celery"])
 @pytest.mark.parametrize("pool", ["gevent", "eventlet"])
-def test_celery_works_in_a_pool_of_green_threads(app: App, server: ServerProcess, pool: str) -> None:
+def test_celery_works_with_green_threads(app: App, server: ServerProcess, pool: str) -> None:
     with app.worker(f"--pool={pool}"):
         assert app.run("for n in range(20): send(n)\nfails('flaky')").wait(WAIT_S_MAX) == 0
         done = app.wait_for({*map(str, range(20)), "flaky try 0", "flaky try 1"})
@@ -270,13 +270,13 @@ def work_through_kills(app: App, server: ServerProcess, count: int, kills: int) 
 
 
 @pytest.mark.parametrize("framework", ["celery"])
-def test_no_task_is_lost_where_worker_and_server_are_killed(app: App, server: ServerProcess) -> None:
+def test_killing_worker_and_server_loses_no_task(app: App, server: ServerProcess) -> None:
     done = work_through_kills(app, server, 150, 2)
     assert set(done) == {str(n) for n in range(150)}
 
 
 @pytest.mark.soak
-def test_no_task_of_ten_thousand_is_lost(app: App, server: ServerProcess) -> None:
+def test_ten_thousand_tasks_survive_kills(app: App, server: ServerProcess) -> None:
     done = work_through_kills(app, server, 10_000, 10)
     assert set(done) == {str(n) for n in range(10_000)}
     print(f"{sum(done.values()) - 10_000} were run again")
@@ -310,7 +310,7 @@ assert app.control.purge() == 1
     assert app.done() == Counter({"7": 1, "revoked": 1})
 
 
-def test_queues_for_the_results_of_celery_do_not_stay(tmp_path: Path, server: ServerProcess) -> None:
+def test_celery_result_queues_are_deleted(tmp_path: Path, server: ServerProcess) -> None:
     """Each process that waited for a result left one for ever."""
     folder = tmp_path / "app"
     folder.mkdir()
@@ -343,7 +343,7 @@ def test_celery_declares_queues_that_expire(server: ServerProcess) -> None:
         assert [option_of(server, name, "unused") for name in ("some", "gone", "kept")] == [600, 60, None]
 
 
-def test_an_answer_to_celery_is_kept_until_somebody_waits_for_it(server: ServerProcess) -> None:
+def test_celery_result_is_kept_until_it_is_read(server: ServerProcess) -> None:
     """As with AMQP, a queue that ends with its connection takes messages from its declaration on."""
     address = server.url.replace("http", "curbstone") + "/shop"
     found: list[object] = []
@@ -379,7 +379,7 @@ def test_celery_gets_single_messages(server: ServerProcess, is_auto_delete: bool
     assert queues_of(server) == ([] if is_auto_delete else ["some"])
 
 
-def test_dramatiq_waits_for_a_queue_only_as_long_as_it_is_asked_to(server: ServerProcess) -> None:
+def test_dramatiq_join_honours_its_timeout(server: ServerProcess) -> None:
     """`join` waited for ever, whatever its timeout was."""
     broker = CurbstoneBroker(server.url, project="shop")
     try:
@@ -409,9 +409,7 @@ def queues_of(server: ServerProcess) -> list[str]:
 
 
 @pytest.mark.parametrize(("order", "expected"), [("rabbitmq", [9, 5, 1, 0]), ("redis", [0, 1, 5, 9])])
-def test_celery_delivers_by_priority_as_with_its_other_brokers(
-    server: ServerProcess, order: str, expected: list[int]
-) -> None:
+def test_celery_priorities_follow_its_convention(server: ServerProcess, order: str, expected: list[int]) -> None:
     address = server.url.replace("http", "curbstone") + "/shop"
     with Connection(address, transport_options={"priority": order}) as connection:
         for priority in (5, 0, 9, 1):
@@ -423,7 +421,7 @@ def test_celery_delivers_by_priority_as_with_its_other_brokers(
             message.ack()
 
 
-def test_celery_refuses_an_order_of_priorities_that_is_none(server: ServerProcess) -> None:
+def test_celery_refuses_an_invalid_priority_order(server: ServerProcess) -> None:
     address = server.url.replace("http", "curbstone") + "/shop"
     with pytest.raises(ValueError, match="bad priority 'fifo' in broker_transport_options: rabbitmq or redis"):
         Connection(address, transport_options={"priority": "fifo"}).connect()

@@ -11,7 +11,7 @@ from tests.kit.server import ServerProcess
 
 @pytest.mark.parametrize("way", ["http", "stomp"])
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_message_with_a_key_is_stored_once_also_by_another_client(server: ServerProcess, name: str, way: str) -> None:
+def test_message_with_a_key_is_stored_once_across_clients(server: ServerProcess, name: str, way: str) -> None:
     host, port = server.http if way == "http" else server.stomp
     urls = [f"{way}://{host}:{port}", server.url]
     with SHELLS[name](urls) as shell, SHELLS[name](urls) as other:
@@ -44,7 +44,7 @@ def test_the_window_is_an_option_of_the_queue(server: ServerProcess, name: str) 
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_an_application_that_numbers_its_messages_may_give_keys_to_others(server: ServerProcess, name: str) -> None:
+def test_application_sequence_numbers_and_keys_can_be_mixed(server: ServerProcess, name: str) -> None:
     with SHELLS[name](server.url, producer="billing") as shell:
         shell.publish("orders", "1", seq=1)
         shell.publish("orders", "a", idempotency_key="a")
@@ -56,13 +56,13 @@ def test_an_application_that_numbers_its_messages_may_give_keys_to_others(server
 
 @pytest.mark.parametrize("key", ["", "two words", "x" * 256, "ä"])
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_bad_key_is_refused_before_it_is_sent(server: ServerProcess, name: str, key: str) -> None:
+def test_invalid_key_is_refused_before_sending(server: ServerProcess, name: str, key: str) -> None:
     refused = pytest.raises(ValueError, match="idempotency_key must be 1 to 255 visible ASCII characters")
     with SHELLS[name](server.url) as shell, refused:
         shell.publish("orders", "x", idempotency_key=key)
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_message_of_an_event_has_no_key(server: ServerProcess, name: str) -> None:
+def test_event_message_with_a_key_is_refused(server: ServerProcess, name: str) -> None:
     with SHELLS[name](server.url) as shell, pytest.raises(ValueError, match="can't have an idempotency_key"):
         shell.publish_event("sold", "x", idempotency_key="k")

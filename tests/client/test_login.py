@@ -56,7 +56,7 @@ def test_a_token_logs_in_and_its_rights_hold(guarded: GuardedServer, name: str, 
 
 @pytest.mark.parametrize("way", ["http", "stomp"])
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_bad_login_is_reported_at_once(guarded: GuardedServer, name: str, way: str) -> None:
+def test_failed_login_is_reported_without_retry(guarded: GuardedServer, name: str, way: str) -> None:
     host, port = guarded.server.http if way == "http" else guarded.server.stomp
     with pytest.raises(NotAllowed):
         SHELLS[name](f"{way}://{host}:{port}", connect_timeout=60)
@@ -86,7 +86,7 @@ def a_link(token: Token) -> Link:
     return link
 
 
-def test_a_server_that_was_replaced_is_left_for_the_next_address() -> None:
+def test_replaced_server_is_skipped_for_the_next_address() -> None:
     link = Link([parse("stomp://one"), parse("stomp://two")])
     link.role = Nothing()  # type: ignore[assignment]
     for attempt, (term, host, is_taken) in enumerate([(1, "one", True), (2, "two", True), (1, "one", False)]):
@@ -100,7 +100,7 @@ def test_a_server_that_was_replaced_is_left_for_the_next_address() -> None:
 
 @pytest.mark.parametrize("way", ["http", "stomp"])
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_function_that_returned_what_is_no_token_is_asked_again(guarded: GuardedServer, name: str, way: str) -> None:
+def test_token_function_is_called_again_after_an_invalid_result(guarded: GuardedServer, name: str, way: str) -> None:
     """Over STOMP the thread, or the task, that connects ended for good, and no error was reported."""
     host, port = guarded.server.http if way == "http" else guarded.server.stomp
     found = iter(["not a token", "nor\nthis", guarded.secrets["ada"] + "\n"])
@@ -111,17 +111,17 @@ def test_a_function_that_returned_what_is_no_token_is_asked_again(guarded: Guard
 
 @pytest.mark.parametrize("token", ["two words", "two\nlines", "gr\u00fcn", "\ud800", b"bytes"])
 @pytest.mark.parametrize("client", [aio.Client, sync.Client])
-def test_what_is_no_token_is_reported_before_anything_is_connected(client: Any, token: Any) -> None:
+def test_invalid_token_is_reported_before_connecting(client: Any, token: Any) -> None:
     with pytest.raises(ValueError, match="a token"):
         client("stomp://127.0.0.1:1", token=token)
 
 
 @pytest.mark.parametrize("token", ["abc", "abc\n", " abc\r\n", lambda: "abc\n"])
-def test_the_end_of_the_line_is_no_part_of_a_token(token: Token) -> None:
+def test_trailing_newline_is_not_part_of_a_token(token: Token) -> None:
     assert current(token) == "abc"
 
 
-def test_a_login_that_was_not_looked_at_is_tried_again_when_the_server_says() -> None:
+def test_throttled_login_is_retried_when_the_server_says() -> None:
     link = a_link("secret")
     assert refused(link, "x-error-code:429\nretry-after:17\n", 1) == 17
     assert isinstance(link.last_failure, CantConnect) and link.refused is None
@@ -133,5 +133,5 @@ def test_a_login_that_was_not_looked_at_is_tried_again_when_the_server_says() ->
     assert link.is_up and link.refused is None
 
 
-def test_a_function_may_have_another_token_so_it_is_asked_again_soon() -> None:
+def test_token_function_is_called_again_soon_after_a_refusal() -> None:
     assert refused(a_link(lambda: "secret"), "x-error-code:401\n", 1) < 1

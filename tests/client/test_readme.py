@@ -14,7 +14,7 @@ from tests.kit.server import ServerProcess, clean_environment
 README = Path(__file__).resolve().parents[2] / "client" / "README.md"
 
 
-def test_the_examples_run_as_they_are_printed(tmp_path: Path, server: ServerProcess) -> None:
+def test_readme_examples_run(tmp_path: Path, server: ServerProcess) -> None:
     found = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     publish, work, loops, threads, events = (code.replace("http://localhost:8080", server.url) for code in found)
 

@@ -96,7 +96,7 @@ def raised_by(call: Callable[[], object]) -> BaseException:
 
 @pytest.mark.parametrize("what", USES)
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_client_that_is_used_without_with_gives_up_its_first_connection(
+def test_client_without_context_manager_gives_up_its_first_connection(
     closed_port: int, name: str, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It waited for ever, and logged nothing."""
@@ -135,7 +135,7 @@ def refusing_server() -> Iterator[str]:
 
 @pytest.mark.parametrize("what", USES)
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_wrong_login_is_raised_at_once_without_with_too(name: str, what: str) -> None:
+def test_failed_login_is_raised_without_context_manager(name: str, what: str) -> None:
     with refusing_server() as url, pytest.raises(NotAllowed) as refused:
         use(name, what, url, connect_timeout=60)
     assert str(refused.value) == "the server answered 401 Unauthorized: a login is needed"
@@ -251,7 +251,7 @@ client.run()
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_stop_that_waits_for_a_handler_is_logged_and_a_second_signal_ends_it(
+def test_stop_waiting_for_a_handler_is_logged_and_a_second_signal_ends_it(
     process: ServerProcess, name: str, number: signal.Signals
 ) -> None:
     """It waited in silence for ever, and no signal but SIGKILL ended it."""
@@ -289,7 +289,7 @@ def parameters(callable: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_what_is_shown_of_a_queue_names_it(client: Any) -> None:
+def test_repr_of_a_queue_has_its_name(client: Any) -> None:
     made = client(["http://127.0.0.1:1", "stomp://127.0.0.1:2"], project="shop")
     assert repr(made) == "<client of http://127.0.0.1:1, stomp://127.0.0.1:2>"
     assert repr(made.queue("orders")) == "<queue shop/orders>"

@@ -51,7 +51,7 @@ def queue(request: pytest.FixtureRequest) -> str:
     return "".join(c if c.isalnum() else "-" for c in request.node.name)[-60:]
 
 
-def test_what_is_published_is_on_disk_and_comes_as_it_was(shell: Shell, queue: str) -> None:
+def test_published_message_is_durable_and_unchanged(shell: Shell, queue: str) -> None:
     bodies: list[Any] = [{"total": 12, "ä": None}, [1], "täxt", b"\0bytes", b"", b"x" * 100_000, 7]
     stored = [shell.publish(queue, body, headers={"customer": "7:\n", "traceparent": "00-1"}) for body in bodies]
     assert shell.on_queue(queue, "info")["rdy"] == len(bodies)
@@ -84,7 +84,7 @@ def test_a_paused_queue_delivers_nothing_until_it_is_resumed(shell: Shell, queue
     shell.result(shell.settle(message, "ack"))
 
 
-def test_a_type_of_ones_own_a_delay_and_a_time_to_live(shell: Shell, queue: str) -> None:
+def test_content_type_delay_and_ttl(shell: Shell, queue: str) -> None:
     shell.publish(queue, b"%PDF", type="application/pdf")
     shell.publish(queue, b"later", delay=3600, ttl=7200)
     assert shell.on_queue(queue, "info")["delayed"] == 1
@@ -92,7 +92,7 @@ def test_a_type_of_ones_own_a_delay_and_a_time_to_live(shell: Shell, queue: str)
 
 
 @pytest.mark.parametrize("bad", [object(), {1, 2}, float("nan")])
-def test_what_is_no_message_is_refused_where_it_is_given(shell: Shell, queue: str, bad: Any) -> None:
+def test_invalid_message_is_refused_at_the_call(shell: Shell, queue: str, bad: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         shell.send(queue, bad)
     with pytest.raises(TypeError, match="header"):
@@ -116,7 +116,7 @@ def test_a_higher_priority_is_delivered_first(shell: Shell, queue: str) -> None:
     assert "priority" not in found[0].headers
 
 
-def test_a_message_is_left_out_while_another_one_has_its_unique_name(shell: Shell, queue: str) -> None:
+def test_duplicate_unique_name_is_skipped(shell: Shell, queue: str) -> None:
     first, again = shell.publish(queue, "1", unique="a:b"), shell.publish(queue, "2", unique="a:b")
     assert (first.repeated, again.repeated, again.id) == (False, True, first.id)
     with pytest.raises(ValueError, match="unique_until is settled or delivered, beside unique, not 'x'"):
@@ -131,7 +131,7 @@ def test_a_message_is_left_out_while_another_one_has_its_unique_name(shell: Shel
     assert not shell.publish(queue, "5", unique="c").repeated
 
 
-def test_a_message_replaces_the_one_of_its_name_that_waits(shell: Shell, queue: str) -> None:
+def test_waiting_message_with_the_same_name_is_replaced(shell: Shell, queue: str) -> None:
     for text in "123":
         shell.publish(queue, text, replace="a", replace_max=1.5)
     message = shell.take(shell.consume(queue))
@@ -140,7 +140,7 @@ def test_a_message_replaces_the_one_of_its_name_that_waits(shell: Shell, queue: 
         shell.publish(queue, "x", replace="a", replace_max=-1)
 
 
-def test_many_are_stored_in_their_order(shell: Shell, queue: str) -> None:
+def test_many_messages_are_stored_in_order(shell: Shell, queue: str) -> None:
     sent = [shell.send(queue, b"%d" % n) for n in range(500)]
     shell.flush()
     assert len({shell.result(confirm).id for confirm in sent}) == 500
@@ -148,7 +148,7 @@ def test_many_are_stored_in_their_order(shell: Shell, queue: str) -> None:
     assert [int(shell.take(messages).body) for _ in range(100)] == list(range(100))
 
 
-def test_the_window_holds_the_producer_up(common: ServerProcess, queue: str) -> None:
+def test_full_window_blocks_the_producer(common: ServerProcess, queue: str) -> None:
     for make in SHELLS.values():
         with make(common.url, window=10) as shell:
             for n in range(100):
@@ -157,7 +157,7 @@ def test_the_window_holds_the_producer_up(common: ServerProcess, queue: str) -> 
             shell.flush()
 
 
-def test_refusals_are_of_their_kind_and_end_nothing_else(shell: Shell, queue: str) -> None:
+def test_refusals_raise_specific_errors_and_keep_the_connection(shell: Shell, queue: str) -> None:
     shell.call("declare", queue, max_message_size=1000)
     messages = shell.consume(queue)
     first = shell.send(queue, b"x" * 10)
@@ -179,7 +179,7 @@ def test_refusals_are_of_their_kind_and_end_nothing_else(shell: Shell, queue: st
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_full_queue_is_waited_for_or_raises(common: ServerProcess, name: str, queue: str) -> None:
+def test_full_queue_blocks_or_raises(common: ServerProcess, name: str, queue: str) -> None:
     with SHELLS[name](common.url) as shell, SHELLS[name](common.url, on_full="raise") as impatient:
         shell.call("declare", queue, cap=131072)
         sent = [shell.send(queue, b"%06d" % n + bytes(5000)) for n in range(40)]
@@ -199,7 +199,7 @@ def test_a_full_queue_is_waited_for_or_raises(common: ServerProcess, name: str, 
             shell.result(confirm)
 
 
-def test_messages_are_acked_given_back_and_rejected(shell: Shell, queue: str) -> None:
+def test_messages_can_be_acked_requeued_and_rejected(shell: Shell, queue: str) -> None:
     shell.call("declare", queue, dead_letter=f"{queue}-dead")
     for body in "abc":
         shell.publish(queue, body)
@@ -221,7 +221,7 @@ def test_messages_are_acked_given_back_and_rejected(shell: Shell, queue: str) ->
     assert shell.client.stats.stale == 1
 
 
-def test_what_was_not_handed_out_goes_back_when_a_subscription_ends(shell: Shell, queue: str) -> None:
+def test_closing_a_subscription_requeues_undelivered_messages(shell: Shell, queue: str) -> None:
     for n in range(10):
         shell.send(queue, b"%d" % n)
     shell.flush()
@@ -245,7 +245,7 @@ def test_the_window_of_a_subscription_can_grow(shell: Shell, queue: str) -> None
     assert [shell.take(messages).body for _ in range(3)] == [b"1", b"2", b"3"]
 
 
-def test_messages_come_in_batches(shell: Shell, queue: str) -> None:
+def test_messages_are_received_in_batches(shell: Shell, queue: str) -> None:
     for n in range(7):
         shell.send(queue, b"%d" % n)
     shell.flush()
@@ -267,7 +267,7 @@ def test_a_transaction_moves_a_message_all_or_nothing(shell: Shell, queue: str) 
         shell.commit([message], [])
 
 
-def test_a_transaction_that_is_refused_gives_its_message_back(shell: Shell, queue: str) -> None:
+def test_refused_transaction_requeues_its_message(shell: Shell, queue: str) -> None:
     shell.call("declare", f"{queue}-to", max_message_size=100)
     shell.publish(queue, "1")
     messages = shell.consume(queue)
@@ -276,7 +276,7 @@ def test_a_transaction_that_is_refused_gives_its_message_back(shell: Shell, queu
     assert shell.take(messages).tries == 1
 
 
-def test_an_event_has_a_copy_for_each_subscriber(shell: Shell, queue: str) -> None:
+def test_each_subscriber_gets_a_copy_of_an_event(shell: Shell, queue: str) -> None:
     subscribers = [shell.subscribe(queue) for _ in range(2)]
     # What goes over the same connection afterwards is answered once both are there.
     shell.commit([], [(queue, b"behind them")])
@@ -284,7 +284,7 @@ def test_an_event_has_a_copy_for_each_subscriber(shell: Shell, queue: str) -> No
     assert [shell.take(subscriber).json() for subscriber in subscribers] == [{"id": 7}] * 2
 
 
-def test_a_subscriber_with_a_filter_gets_what_passes(shell: Shell, queue: str) -> None:
+def test_filtered_subscriber_gets_matching_messages(shell: Shell, queue: str) -> None:
     subscriber = shell.subscribe(queue, filter="region = 'eu' AND n > 1")
     shell.commit([], [(queue, b"behind it")])
     for number in range(4):
@@ -293,7 +293,7 @@ def test_a_subscriber_with_a_filter_gets_what_passes(shell: Shell, queue: str) -
     assert [shell.take(subscriber).json() for _ in range(2)] == [{"id": 2}, {"id": 4}]
 
 
-def test_a_message_of_an_event_needs_no_end(shell: Shell, queue: str) -> None:
+def test_event_message_needs_no_ack(shell: Shell, queue: str) -> None:
     """`with message` and `ack` raised `ClientError: this subscription needs no acks`."""
     subscriber = shell.subscribe(queue)
     shell.commit([], [(queue, b"behind it")])
@@ -308,7 +308,7 @@ def test_a_message_of_an_event_needs_no_end(shell: Shell, queue: str) -> None:
         shell.settle(message, "reject")
 
 
-def test_a_worker_reads_as_a_group(shell: Shell, queue: str) -> None:
+def test_worker_consumes_as_a_group(shell: Shell, queue: str) -> None:
     shell.call("declare", queue, groups=["audit"], max_tries=5)
     shell.publish(queue, "x")
     seen = threading.Event()
@@ -320,7 +320,7 @@ def test_a_worker_reads_as_a_group(shell: Shell, queue: str) -> None:
     assert (info["rdy"], info["groups"]["audit"]["rdy"]) == (1, 0)
 
 
-def test_a_worker_handles_retries_rejects_and_answers(shell: Shell, queue: str) -> None:
+def test_worker_handles_retries_rejects_and_replies(shell: Shell, queue: str) -> None:
     shell.call("declare", queue, dead_letter=f"{queue}-dead", max_tries=5)
     seen: list[tuple[str, int]] = []
     done = threading.Event()
@@ -347,7 +347,7 @@ def test_a_worker_handles_retries_rejects_and_answers(shell: Shell, queue: str) 
 
 
 @pytest.mark.parametrize("timeout", [0, 0.1])  # before it is confirmed, and mostly behind that
-def test_a_request_that_nobody_answers_ends(shell: Shell, queue: str, timeout: float) -> None:
+def test_unanswered_request_times_out(shell: Shell, queue: str, timeout: float) -> None:
     with pytest.raises(Unknown) as unknown:
         shell.on_queue(queue, "request", "?", timeout=timeout)
     assert str(unknown.value) == f"no answer within {timeout:g} s"
@@ -370,7 +370,7 @@ def test_several_addresses_are_tried_in_turn(common: ServerProcess, queue: str) 
             shell.on_queue(queue, "info")
 
 
-def test_an_address_of_stomp_alone_has_no_calls(common: ServerProcess, queue: str) -> None:
+def test_stomp_only_address_has_no_http_calls(common: ServerProcess, queue: str) -> None:
     for make in SHELLS.values():
         with make(tcp_url(common)) as shell, pytest.raises(NotSupported, match="HTTP"):
             shell.on_queue(queue, "info")
@@ -384,7 +384,7 @@ def test_a_bad_address_is_reported(url: str) -> None:
         client_package.Client(url)
 
 
-def test_a_token_goes_with_each_connection_and_call(tmp_path: Path) -> None:
+def test_token_is_sent_with_each_connection_and_call(tmp_path: Path) -> None:
     """Also where it is a function. The server has no logins: a socket of ours says what came."""
     asked: list[str] = []
     for make in SHELLS.values():
@@ -414,7 +414,7 @@ def test_a_token_goes_with_each_connection_and_call(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SHELLS)
 @pytest.mark.parametrize("producer", [None, "billing"])
-def test_a_queue_that_does_not_know_the_producer_any_more_stores_what_comes_next_in_order(
+def test_queue_that_forgot_a_producer_stores_its_next_messages_in_order(
     common: ServerProcess, name: str, producer: str | None
 ) -> None:
     """It wants to be told that nothing is in front, for that may have been refused."""
@@ -433,9 +433,7 @@ def test_a_queue_that_does_not_know_the_producer_any_more_stores_what_comes_next
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_an_application_that_numbers_its_messages_may_send_them_again_after_a_restart(
-    common: ServerProcess, name: str
-) -> None:
+def test_application_numbered_messages_can_be_resent_after_a_restart(common: ServerProcess, name: str) -> None:
     queue = f"numbered-{name}"
     with SHELLS[name](common.url, producer="billing") as shell:
         shell.call("declare", queue)
@@ -459,7 +457,7 @@ def test_an_application_that_numbers_its_messages_may_send_them_again_after_a_re
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_keys_are_listed_with_what_waits_of_them(common: ServerProcess, name: str) -> None:
+def test_keys_are_listed_with_their_backlog(common: ServerProcess, name: str) -> None:
     queue = f"keys-{name}"
     with SHELLS[name](common.url) as shell:
         shell.call("declare", queue, fair=True, key_limit=0, groups=["a.b-c"])
@@ -470,7 +468,7 @@ def test_keys_are_listed_with_what_waits_of_them(common: ServerProcess, name: st
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_nothing_overtakes_a_message_that_is_refused(common: ServerProcess, name: str) -> None:
+def test_refused_message_is_not_overtaken(common: ServerProcess, name: str) -> None:
     queue = f"overtaken-{name}"
     with SHELLS[name](common.url) as shell:
         shell.call("declare", queue, max_message_size=1024)
@@ -490,7 +488,7 @@ def error_of(shell: Shell, sent: Any) -> Exception | None:
     return None
 
 
-def test_the_report_of_a_batch_comes_when_its_messages_are_settled(shell: Shell, queue: str) -> None:
+def test_batch_report_is_sent_when_its_messages_are_settled(shell: Shell, queue: str) -> None:
     shell.publish(queue, "1", batch="a:b", batch_size=1, batch_to=f"{queue}-done")
     message = shell.take(shell.consume(queue))
     assert (message.batch, dict(message.headers)) == ("a:b", {})

@@ -48,7 +48,7 @@ def test_over_tcp_too(curbstone_server, curbstone_project):
 """
 
 
-def test_an_application_tests_itself_against_a_real_server(tmp_path: Path) -> None:
+def test_testing_fixtures_run_a_real_server(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
     (tmp_path / "test_application.py").write_text(TESTS, encoding="utf-8")
     done = subprocess.run(

@@ -32,7 +32,7 @@ def urls(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_file_says_who_signed_the_servers_certificate(authority: Authority, urls: list[str], name: str) -> None:
+def test_ca_file_verifies_the_server_certificate(authority: Authority, urls: list[str], name: str) -> None:
     for number, url in enumerate(urls):
         queue = f"{name}-{number}"  # what the first leaves unsettled would come again
         with SHELLS[name]([url, urls[0]], ca_file=authority.file) as shell:
@@ -41,7 +41,7 @@ def test_a_file_says_who_signed_the_servers_certificate(authority: Authority, ur
             assert shell.on_queue(queue, "info")["wip"] == 1  # by a call of HTTP
 
 
-def test_so_does_the_environment_also_under_a_framework(
+def test_environment_ca_file_verifies_the_server_certificate(
     authority: Authority, urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CURBSTONE_CA_FILE", str(authority.file))
@@ -50,7 +50,7 @@ def test_so_does_the_environment_also_under_a_framework(
     broker.close()
 
 
-def test_without_it_the_server_is_not_believed_and_a_bad_file_is_named(urls: list[str], tmp_path: Path) -> None:
+def test_untrusted_server_is_refused_and_an_invalid_ca_file_named(urls: list[str], tmp_path: Path) -> None:
     for url in urls:
         for patience_s in (1, 10, 60):  # until one attempt has come to its end
             with pytest.raises(CantConnect) as refused, sync.Client(url, connect_timeout=patience_s):

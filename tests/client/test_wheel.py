@@ -22,7 +22,7 @@ sys.exit(bool(loaded & {"curbstone", "httpx", "websockets", "uvloop"}))
 """
 
 
-def test_the_wheel_of_the_client_works_without_anything_else(tmp_path: Path, server: ServerProcess) -> None:
+def test_client_wheel_works_without_other_packages(tmp_path: Path, server: ServerProcess) -> None:
     shutil.copytree(ROOT / "client", tmp_path / "source", ignore=NOT_SOURCE)
     wheel = build(tmp_path / "source", tmp_path)
     with zipfile.ZipFile(wheel) as archive:

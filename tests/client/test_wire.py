@@ -49,7 +49,7 @@ def test_a_stream_is_cut_into_its_frames() -> None:
     assert error == ("ERROR", {"message": "no"}, b"why")
 
 
-def test_every_cut_gives_the_same_frames() -> None:
+def test_frames_do_not_depend_on_splitting() -> None:
     whole = flat([STREAM])
     assert flat([STREAM[i : i + 1] for i in range(len(STREAM))]) == whole
     for cut in range(1, len(STREAM)):
@@ -59,13 +59,13 @@ def test_every_cut_gives_the_same_frames() -> None:
 @pytest.mark.parametrize(
     "data", [b"NONSENSE\n\n\0", b"MESSAGE\ncontent-length:x\n\n\0", b"MESSAGE\ncontent-length:1\n\nab\0"]
 )
-def test_what_is_no_frame_is_reported(data: bytes) -> None:
+def test_invalid_frame_is_reported(data: bytes) -> None:
     with pytest.raises(wire.WireError, match="the server sent"):
         wire.Parser().feed(data)
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
-def test_headers_return_as_they_were(text: str) -> None:
+def test_headers_round_trip(text: str) -> None:
     assert wire.parse_head(wire.head("X", {text: text}).partition(b"\n")[2]) == {text: text}
 
 
@@ -105,14 +105,14 @@ def unmasked(data: bytes) -> list[tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 65_535, 65_536, 200_001])
-def test_what_is_encoded_is_what_was_given(size: int) -> None:
+def test_encoding_round_trips(size: int) -> None:
     data = os.urandom(size)
     frames = unmasked(websocket.encode(data))
     assert {first for first, _ in frames} == {0x82}
     assert b"".join(payload for _, payload in frames) == data
 
 
-def test_every_cut_of_a_servers_frames_gives_the_same_stream() -> None:
+def test_websocket_stream_does_not_depend_on_splitting() -> None:
     large = os.urandom(70_000)
     parts = [server_frame(b"one"), server_frame(b"hi", 0x89), server_frame(b"t" * 200, 0x81), server_frame(b"")]
     whole = b"".join([*parts, server_frame(b"cut", 0x02), server_frame(b"ting", 0x80), server_frame(large)])
@@ -123,19 +123,19 @@ def test_every_cut_of_a_servers_frames_gives_the_same_stream() -> None:
         assert unmasked(b"".join(decoder.replies)) == [(0x8A, b"hi")]
 
 
-def test_a_close_frame_says_why() -> None:
+def test_close_frame_has_code_and_reason() -> None:
     decoder = websocket.Decoder()
     decoder.feed(server_frame((1008).to_bytes(2, "big") + b"too slow", 0x88))
     assert decoder.close_reason == "too slow (close code 1008)"
     assert unmasked(b"".join(decoder.replies)) == [(0x88, (1008).to_bytes(2, "big"))]
 
 
-def test_a_masked_frame_of_a_server_is_no_frame() -> None:
+def test_masked_server_frame_is_refused() -> None:
     with pytest.raises(websocket.BadFrame):
         websocket.Decoder().feed(websocket.encode(b"x"))
 
 
-def test_a_handshake_ends_where_it_ends() -> None:
+def test_handshake_leaves_following_bytes() -> None:
     key = b"dGhlIHNhbXBsZSBub25jZQ=="
     answer = b"HTTP/1.1 101 Switching Protocols\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
     for cut in range(len(answer)):
@@ -145,7 +145,7 @@ def test_a_handshake_ends_where_it_ends() -> None:
         websocket.response(answer, b"other")
 
 
-def test_a_refused_handshake_says_what_the_server_said() -> None:
+def test_refused_handshake_reports_the_server_response() -> None:
     with pytest.raises(NotAllowed, match="401 Unauthorized: log in"):
         websocket.response(b"HTTP/1.1 401 Unauthorized\r\n\r\nlog in", b"k")
     with pytest.raises(CantConnect, match="404"):

@@ -82,7 +82,7 @@ class Producer:
         self.confirmed[self._queues[0]].discard(reply.text)
 
 
-def test_while_rabbitmq_is_short_of_something_publishes_are_refused_and_acks_continue(tmp_path: Path) -> None:
+def test_rabbitmq_resource_alarm_refuses_publishes_and_allows_acks(tmp_path: Path) -> None:
     with Nodes(tmp_path / "rabbitmq") as nodes, GatewayProcess(tmp_path / "gateway", nodes.url) as gateway:
         (node,) = nodes.nodes
         producer = Producer(gateway, ["alarms"])
@@ -114,7 +114,7 @@ def knows_all(node: Node) -> bool:
     return len(status["running_nodes"]) == 3
 
 
-def test_a_node_that_the_others_can_not_reach_costs_no_confirmed_message(tmp_path: Path) -> None:
+def test_partitioned_node_loses_no_confirmed_message(tmp_path: Path) -> None:
     with Nodes(tmp_path / "rabbitmq", 3) as nodes, GatewayProcess(tmp_path / "gateway", nodes.url) as gateway:
         cookie = (nodes.home / ".erlang.cookie").read_text(encoding="ascii")
         producer = Producer(gateway, ["p1", "p2", "p3"])

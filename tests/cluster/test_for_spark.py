@@ -69,7 +69,7 @@ def arrived(server: ServerProcess, queue: str, last: str) -> list[str]:
     return bodies
 
 
-def test_a_local_server_has_all_that_a_cluster_got_in_order_and_by_position(
+def test_bridge_copies_a_cluster_to_a_local_server_in_order(
     gateway: GatewayProcess, server: ServerProcess, tmp_path: Path
 ) -> None:
     event, lake, work = (f"{what}-{secrets.token_hex(3)}" for what in ("news", "lake", "work"))

@@ -49,7 +49,7 @@ def call(
     return httpx.request(method, gateway.url + path, auth=who, timeout=PATIENCE_S, trust_env=False, **options)
 
 
-def test_what_one_sends_through_one_gateway_another_takes_from_the_other(guarded: list[GatewayProcess]) -> None:
+def test_message_published_at_one_gateway_is_consumed_at_another(guarded: list[GatewayProcess]) -> None:
     one, two = guarded
     assert call(one, ANN, "POST", f"{QUEUE}/messages", content=b"hello").status_code == 201
     taken = call(two, BOB, "DELETE", f"{QUEUE}/messages")
@@ -61,7 +61,7 @@ def test_what_one_sends_through_one_gateway_another_takes_from_the_other(guarded
     assert call(one, BOB, "DELETE", f"{QUEUE}/messages").content == b"a"
 
 
-def test_who_has_no_right_or_no_login_is_refused_by_each(guarded: list[GatewayProcess]) -> None:
+def test_every_gateway_refuses_missing_logins_and_rights(guarded: list[GatewayProcess]) -> None:
     for gateway in guarded:
         assert call(gateway, None, "GET", QUEUE).status_code == 401
         assert call(gateway, ("ann", "guessed"), "GET", QUEUE).status_code == 401
@@ -71,13 +71,13 @@ def test_who_has_no_right_or_no_login_is_refused_by_each(guarded: list[GatewayPr
         assert call(gateway, OPS, "GET", QUEUE).json()["rdy"] == 0
 
 
-def test_tokens_that_the_other_would_not_know_are_not_made(guarded: list[GatewayProcess]) -> None:
+def test_tokens_are_not_created_on_a_cluster(guarded: list[GatewayProcess]) -> None:
     reply = call(guarded[0], ANN, "POST", "/v2/tokens", json={"label": "mine"})
     assert reply.status_code == 501
     assert "API tokens need the local engine" in reply.json()["detail"]
 
 
-def test_each_gateway_keeps_the_audit_of_who_came_through_it(guarded: list[GatewayProcess]) -> None:
+def test_each_gateway_audits_its_own_clients(guarded: list[GatewayProcess]) -> None:
     for gateway in guarded:
         assert call(gateway, BOB, "POST", f"{QUEUE}/messages", content=b"m").status_code == 403
         entries = call(gateway, OPS, "GET", "/v2/audit").json()["audit"]

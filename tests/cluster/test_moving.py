@@ -33,9 +33,7 @@ def taken(server: ServerProcess, queue: str) -> list[tuple[str, str]]:
     return [(message["message"], message["x-msg-x-n"]) for message in messages]
 
 
-def test_what_was_exported_or_moved_is_all_there(
-    gateway: GatewayProcess, server: ServerProcess, tmp_path: Path
-) -> None:
+def test_export_and_move_keep_all_messages(gateway: GatewayProcess, server: ServerProcess, tmp_path: Path) -> None:
     queue = f"moves-{secrets.token_hex(3)}"
     publish(server, queue)
     exported = curbstone("export", queue, "--server", server.url, cwd=tmp_path)
@@ -57,7 +55,7 @@ def test_what_was_exported_or_moved_is_all_there(
     assert taken(gateway, queue) == [(body, body[:1]) for body in BODIES]
 
 
-def test_a_cluster_is_not_exported_and_says_why(gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_cluster_export_is_refused_with_a_reason(gateway: GatewayProcess, tmp_path: Path) -> None:
     queue = f"stays-{secrets.token_hex(3)}"
     publish(gateway, queue)
     refused = curbstone("export", queue, "--server", gateway.url, cwd=tmp_path)

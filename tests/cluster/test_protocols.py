@@ -31,7 +31,7 @@ def fresh() -> str:
 
 
 @pytest.mark.parametrize("producer", PRODUCERS)
-async def test_what_one_protocol_sends_all_get(gateway: GatewayProcess, producer: str) -> None:
+async def test_message_of_one_protocol_is_received_by_all(gateway: GatewayProcess, producer: str) -> None:
     messages = [*COMMON, *LINES] if producer == "stomp" else COMMON
     async with http(gateway) as client:
         await client.delete(QUEUE)
@@ -98,7 +98,7 @@ async def test_one_websocket_publishes_to_several_queues_and_consumes_from_them(
             assert json.loads(await alone.recv())["code"] == 501
 
 
-def test_stomp_says_on_what_it_runs_and_confirms_when_a_majority_has_it(gateway: GatewayProcess) -> None:
+def test_stomp_names_the_engine_and_confirms_after_a_majority(gateway: GatewayProcess) -> None:
     queue = f"/queue/{fresh()}"
     with StompPeer(gateway.stomp, PATIENCE_S) as peer:
         assert peer.call("SEND", {"destination": queue}, b"a").command == "RECEIPT"
@@ -141,7 +141,7 @@ def test_a_topic_reaches_the_subscribers_of_all_gateways(
         assert [frames(peer, 1)[0].body for peer in (first, second)] == [b"news", b"news"]
 
 
-def test_who_asks_over_one_gateway_is_answered_over_another(
+def test_request_at_one_gateway_is_answered_at_another(
     two_gateways: tuple[GatewayProcess, GatewayProcess],
 ) -> None:
     queue = f"/queue/{fresh()}"
@@ -155,7 +155,7 @@ def test_who_asks_over_one_gateway_is_answered_over_another(
         assert frames(client, 1)[0].body == b"answer"
 
 
-def test_mqks_publishes_to_events_and_takes_what_is_acked_away(gateway: GatewayProcess) -> None:
+def test_mqks_publishes_to_events_and_acks_remove_messages(gateway: GatewayProcess) -> None:
     queue, event = fresh(), fresh()
     with MqksPeer(gateway.mqks, PATIENCE_S) as peer:
         peer.call("c", f"consume --confirm {queue} {event} --manual-ack")
@@ -166,7 +166,9 @@ def test_mqks_publishes_to_events_and_takes_what_is_acked_away(gateway: GatewayP
         peer.call("d", "delete_consumer --confirm c")
 
 
-async def test_what_one_gateway_makes_the_other_has(two_gateways: tuple[GatewayProcess, GatewayProcess]) -> None:
+async def test_queue_created_at_one_gateway_exists_at_the_other(
+    two_gateways: tuple[GatewayProcess, GatewayProcess],
+) -> None:
     one, two = (httpx.AsyncClient(base_url=each.url, timeout=PATIENCE_S) for each in two_gateways)
     for _ in range(5):
         path = f"/v2/shop/queues/{fresh()}"
@@ -186,7 +188,7 @@ async def test_what_one_gateway_makes_the_other_has(two_gateways: tuple[GatewayP
     await two.aclose()
 
 
-async def test_what_a_cluster_can_not_do_is_501_with_a_sentence(gateway: GatewayProcess) -> None:
+async def test_unsupported_cluster_operation_is_501_with_a_reason(gateway: GatewayProcess) -> None:
     async with http(gateway) as client:
         await client.put(QUEUE)
         refused: dict[str, Any] = {
@@ -213,7 +215,7 @@ async def test_what_a_cluster_can_not_do_is_501_with_a_sentence(gateway: Gateway
         assert 'curbstone_engine_info{name="rabbitmq"' in metrics
 
 
-async def test_a_queue_that_is_guarded_says_over_http_why_it_refuses(gateway: GatewayProcess) -> None:
+async def test_guarded_queue_reports_its_refusal_over_http(gateway: GatewayProcess) -> None:
     guarded = "/v2/default/queues/guarded"
     async with http(gateway) as client:
         await client.delete(guarded)
@@ -253,7 +255,7 @@ async def test_mq_fetches_and_deletes(gateway: GatewayProcess) -> None:
         assert (await client.get(f"{path}/messages")).status_code != 200
 
 
-def test_the_options_of_the_other_engine_are_refused() -> None:
+def test_options_of_the_other_engine_are_refused() -> None:
     from curbstone.settings import SettingsError, load
 
     with pytest.raises(SettingsError, match="--data: it can't be used with --engine"):

@@ -16,29 +16,29 @@ from tests.cross_protocol.test_settled_elsewhere import (
     place,
     reported,
     said,
-    test_a_holder_that_dies_takes_its_ids_along,
-    test_a_lease_is_settled_in_stomp,
-    test_a_socket_for_several_queues_settles_what_others_hold_and_they_what_it_holds,
-    test_a_stream_continues_when_stomp_settles_what_it_sent,
-    test_a_websocket_settles_leases_and_what_stomp_and_other_sockets_hold,
-    test_of_two_that_settle_the_same_delivery_one_wins,
-    test_what_a_websocket_holds_is_settled_over_http_and_stomp,
-    test_what_stomp_delivered_is_delivered_again_after_a_nack_over_http,
-    test_what_stomp_delivered_is_settled_over_http_and_makes_room_in_its_window,
+    test_event_stream_continues_when_stomp_settles_its_messages,
+    test_http_and_stomp_settle_websocket_deliveries,
+    test_http_nack_redelivers_a_stomp_delivery,
+    test_http_settles_a_stomp_delivery_and_frees_its_window,
+    test_ids_of_a_dead_holder_are_stale,
+    test_multi_queue_socket_and_others_settle_each_others_deliveries,
+    test_one_of_two_concurrent_settles_wins,
+    test_stomp_settles_a_lease,
+    test_websocket_settles_leases_and_deliveries_of_others,
 )
 from tests.kit.engine import WAIT_S
 
 __all__ = [
     "place",
-    "test_a_holder_that_dies_takes_its_ids_along",
-    "test_a_lease_is_settled_in_stomp",
-    "test_a_socket_for_several_queues_settles_what_others_hold_and_they_what_it_holds",
-    "test_a_stream_continues_when_stomp_settles_what_it_sent",
-    "test_a_websocket_settles_leases_and_what_stomp_and_other_sockets_hold",
-    "test_of_two_that_settle_the_same_delivery_one_wins",
-    "test_what_a_websocket_holds_is_settled_over_http_and_stomp",
-    "test_what_stomp_delivered_is_delivered_again_after_a_nack_over_http",
-    "test_what_stomp_delivered_is_settled_over_http_and_makes_room_in_its_window",
+    "test_ids_of_a_dead_holder_are_stale",
+    "test_stomp_settles_a_lease",
+    "test_multi_queue_socket_and_others_settle_each_others_deliveries",
+    "test_event_stream_continues_when_stomp_settles_its_messages",
+    "test_websocket_settles_leases_and_deliveries_of_others",
+    "test_one_of_two_concurrent_settles_wins",
+    "test_http_and_stomp_settle_websocket_deliveries",
+    "test_http_nack_redelivers_a_stomp_delivery",
+    "test_http_settles_a_stomp_delivery_and_frees_its_window",
 ]
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +55,7 @@ def shared(gateway: GatewayProcess) -> GatewayProcess:
     return gateway
 
 
-async def test_another_gateway_knows_of_leases_over_http_and_of_nothing_that_connections_hold(
+async def test_http_leases_are_shared_between_gateways_unlike_deliveries(
     place: Place, two_gateways: tuple[GatewayProcess, GatewayProcess]
 ) -> None:
     await place.publish("a", "b", "c")

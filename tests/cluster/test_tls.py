@@ -81,7 +81,7 @@ class Client:
 
 
 @pytest.mark.parametrize("size", [0, 100, 1 << 20], ids=["nothing", "little", "several frames"])
-async def test_messages_go_through_tls_unchanged(node_url: str, tmp_path: Path, size: int) -> None:
+async def test_messages_pass_tls_unchanged(node_url: str, tmp_path: Path, size: int) -> None:
     authority = Authority(tmp_path)
     body = bytes(range(256)) * (size // 256 + 1)
     async with asyncio.timeout(PATIENCE_S), tls_before(node_url, authority) as port:
@@ -104,7 +104,7 @@ async def test_messages_go_through_tls_unchanged(node_url: str, tmp_path: Path, 
         await client.lost
 
 
-async def test_a_node_whose_certificate_nobody_vouches_for_is_no_node(node_url: str, tmp_path: Path) -> None:
+async def test_untrusted_node_is_refused(node_url: str, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     own, other = Authority(tmp_path / "one"), Authority(tmp_path / "two")

@@ -60,7 +60,7 @@ def bodies(gateway: ServerProcess, queue: str) -> set[str]:
     return found
 
 
-def test_a_transaction_of_a_gateway_that_is_killed_is_whole_or_not_at_all(node_url: str, tmp_path: Path) -> None:
+def test_killed_gateway_leaves_transactions_atomic(node_url: str, tmp_path: Path) -> None:
     name = secrets.token_hex(3)
     queues = (f"tx-{name}-a", f"tx-{name}-b")
     confirmed: list[str] = []

@@ -9,7 +9,7 @@ from tests.kit.commands import Done, curbstone
 from tests.kit.server import ServerProcess
 
 
-def test_a_batch_is_sent_shown_and_dropped(server: ServerProcess, tmp_path: Path) -> None:
+def test_batch_can_be_sent_shown_and_dropped(server: ServerProcess, tmp_path: Path) -> None:
     def run(*args: str) -> Done:
         return curbstone(*args, cwd=tmp_path, CURBSTONE_SERVER=server.url)
 

@@ -92,7 +92,7 @@ def test_a_missing_segment_is_damage(tmp_path: Path, gone: list[int], text: str)
     assert of_queue["live"] == of_queue["messages"] < 60
 
 
-def test_a_damaged_header_hides_what_lay_before_it(tmp_path: Path) -> None:
+def test_damaged_header_hides_preceding_messages(tmp_path: Path) -> None:
     lab = Lab()
     queue = lab.queue("a")
     for _ in range(60):
@@ -107,7 +107,7 @@ def test_a_damaged_header_hides_what_lay_before_it(tmp_path: Path) -> None:
     assert text.endswith("are read; which segments lay between it and segment 3 is not known")
 
 
-def test_what_the_journal_has_still_to_bring_is_counted_and_reported(tmp_path: Path) -> None:
+def test_pending_journal_transactions_are_counted_and_reported(tmp_path: Path) -> None:
     lab = Lab()
     first, second = lab.queue("a"), lab.queue("b")
     lab.publish(first, "old", "older")
@@ -131,7 +131,7 @@ def test_what_the_journal_has_still_to_bring_is_counted_and_reported(tmp_path: P
     assert [len(lab.bodies(lab.again(queue))) for queue in (first, second)] == [1, 2], "as a start has it"
 
 
-def test_a_journal_whose_work_is_done_is_not_to_come(tmp_path: Path) -> None:
+def test_applied_journal_is_not_pending(tmp_path: Path) -> None:
     lab = Lab()
     first, second = lab.queue("a"), lab.queue("b")
     transaction = lab.broker.transaction()
@@ -154,7 +154,7 @@ def staged(lab: Lab) -> str:
     return f"staging/{name}"
 
 
-def test_what_is_staged_is_counted(tmp_path: Path) -> None:
+def test_staged_messages_are_counted(tmp_path: Path) -> None:
     lab = Lab()
     staged(lab)
     stage(lab, "u", "p", {"a": [b"three"]})
@@ -235,7 +235,7 @@ def test_bindings_a_cap_that_is_exceeded_and_what_is_no_queue_are_reported(tmp_p
     assert "is not the directory of a queue" in reported["queues/lost+found"]["notes"][0]
 
 
-def test_what_a_newer_version_has_stored_of_a_queue_is_named_and_is_no_damage(tmp_path: Path) -> None:
+def test_data_of_a_newer_version_is_named_and_is_no_damage(tmp_path: Path) -> None:
     lab = Lab()
     queue = lab.queue("a")
     meta = replace(queue.meta, unknown={"shape": 1}, unknown_policy={"colour": "red"})
@@ -245,7 +245,7 @@ def test_what_a_newer_version_has_stored_of_a_queue_is_named_and_is_no_damage(tm
     assert "meta: colour, shape is of a newer version" in found["queues"][0]["notes"][0]
 
 
-def test_what_only_a_redo_file_has_counts_as_if_it_were_in_the_log(tmp_path: Path) -> None:
+def test_commits_only_in_a_redo_file_are_counted(tmp_path: Path) -> None:
     lab = Lab(seed=3)
     queues = [lab.queue(name) for name in "abc"]
     for number in range(4):

@@ -46,7 +46,7 @@ def good(done: Done) -> Done:
     return done
 
 
-def test_a_command_loads_nothing_that_only_the_server_needs() -> None:
+def test_command_does_not_import_the_server() -> None:
     """It would take as long again to start."""
     servers = {"curbstone.serve", "starlette", "uvloop"}
     program = f"import sys, curbstone.cli.main; print(*sorted({servers} & sys.modules.keys()))"
@@ -79,7 +79,7 @@ def test_a_whole_file_is_one_message(run: Run) -> None:
     assert good(run("recv", "a", "--ack")).raw == body + b"\n"
 
 
-def test_jsonl_goes_round(run: Run) -> None:
+def test_jsonl_round_trips(run: Run) -> None:
     sent = [
         {"message": "text\n", "Content-Type": "text/plain", "x-msg-x-k": "v"},
         {"message": "/w==", "encoding": "base64"},
@@ -101,7 +101,7 @@ def test_metadata_and_times_can_be_given(run: Run, server: ServerProcess) -> Non
     assert (found["x-msg-x-kind"], found["state"]) == ("k:1", "delayed")
 
 
-def test_a_bad_line_tells_how_far_it_came(run: Run, server: ServerProcess) -> None:
+def test_invalid_line_reports_progress(run: Run, server: ServerProcess) -> None:
     done = run("send", "a", "--jsonl", stdin=b'{"message":"x"}\nno json\n')
     assert done.code == 1
     assert "line 2 is not JSON" in done.err
@@ -111,7 +111,7 @@ def test_a_bad_line_tells_how_far_it_came(run: Run, server: ServerProcess) -> No
     assert counts(server) == (0, 0, 0)
 
 
-def test_a_batch_that_does_not_fit_goes_in_halves(run: Run, server: ServerProcess) -> None:
+def test_batch_that_does_not_fit_is_split(run: Run, server: ServerProcess) -> None:
     """A queue with a small cap takes only few messages at once."""
     httpx.put(f"{server.url}/v2/default/queues/small", json={"cap": "256KiB"}, trust_env=False)
     lines = b"".join([b"%d" % (n % 10) * 1000 + b"\n" for n in range(120)])
@@ -205,7 +205,7 @@ def test_the_history_of_a_message(run: Run, server: ServerProcess) -> None:
     assert run("history", "a", "made-up").code == 4
 
 
-def test_the_history_of_a_message_that_died_and_was_redriven(run: Run, server: ServerProcess) -> None:
+def test_history_of_a_redriven_dead_letter(run: Run, server: ServerProcess) -> None:
     queues = f"{server.url}/v2/default/queues"
     httpx.put(f"{queues}/a", json={"max_tries": 1, "dead_letter": "dead"}).raise_for_status()
     good(run("send", "a", "hello"))
@@ -270,7 +270,7 @@ def test_move_between_two_servers(run: Run, server: ServerProcess, tmp_path: Pat
     assert counts(server) == (0, 0, 0)
 
 
-def test_what_can_not_be_moved_goes_back(run: Run, server: ServerProcess) -> None:
+def test_messages_that_cannot_be_moved_are_requeued(run: Run, server: ServerProcess) -> None:
     httpx.put(f"{server.url}/v2/default/queues/tiny", json={"cap": "64KiB"}, trust_env=False)
     good(run("send", "a", stdin=(b"x" * 1000 + b"\n") * 150))
     done = run("move", "--from=a", "--to=tiny")
@@ -300,7 +300,7 @@ def test_a_mover_that_is_killed_loses_nothing(run: Run, server: ServerProcess, t
 
 
 @pytest.mark.parametrize(("ack", "number", "code"), [(True, signal.SIGINT, 130), (False, signal.SIGTERM, 143)])
-def test_following_continues_as_messages_come(
+def test_follow_prints_messages_as_they_arrive(
     server: ServerProcess, run: Run, tmp_path: Path, ack: bool, number: int, code: int
 ) -> None:
     command = ("recv", "a", "--follow", "--server", server.url)
@@ -364,7 +364,7 @@ def test_queue_names_are_completed_by_the_shell(run: Run, server: ServerProcess,
     assert curbstone(cwd=tmp_path, **environment).out.split() == []
 
 
-def test_a_terminal_gets_no_escape_sequences_of_a_producer(run: Run, server: ServerProcess, tmp_path: Path) -> None:
+def test_escape_sequences_are_not_printed_to_a_terminal(run: Run, server: ServerProcess, tmp_path: Path) -> None:
     good(run("send", "a", "\x1b]0;title\x07 text"))
     ours, theirs = pty.openpty()
     command = [*COMMAND, "recv", "a", "--ack", "--server", server.url]
@@ -379,7 +379,7 @@ HOSTILE = "\x1b]0;a\x07 \x9b2J \u202eevil\u2066 \u0085 \U000e0041 é"
 
 
 @pytest.mark.parametrize("words", [["peek", "a", "--json"], ["export", "a"], ["recv", "a", "--json"]])
-def test_json_has_escapes_for_what_a_terminal_would_obey(run: Run, words: list[str]) -> None:
+def test_json_output_escapes_terminal_controls(run: Run, words: list[str]) -> None:
     """Control characters above U+007F, and those that turn the direction of text, came as they were."""
     good(run("send", "a", HOSTILE))
     line = good(run(*words)).out.splitlines()[-1]
@@ -387,14 +387,14 @@ def test_json_has_escapes_for_what_a_terminal_would_obey(run: Run, words: list[s
     assert json.loads(line)["message"] == HOSTILE
 
 
-def test_an_event_has_no_control_characters_in_its_name() -> None:
+def test_event_name_has_no_control_characters() -> None:
     for char in "\x00\x1f \x7f\x80\x85\x9b\x9f\u061c\u200e\u200f\u202a\u202e\u2066\u2069":
         with pytest.raises(BadRequest, match="bad event name"):
             event_name(f"order{char}paid")
     assert event_name("commande.payée.Ω.👍") == "commande.payée.Ω.👍"
 
 
-def test_a_binding_with_a_filter_is_made_shown_and_replaced(run: Run, server: ServerProcess) -> None:
+def test_binding_with_a_filter_can_be_created_shown_and_replaced(run: Run, server: ServerProcess) -> None:
     good(run("bind", "order.*", "a", "--filter", "region = 'eu'"))
     assert good(run("events")).out.split("\n")[1].split(None, 2) == ["order.*", "a", "region = 'eu'"]
     assert "order.* (region = 'eu')" in good(run("queue", "show", "a")).out
@@ -404,7 +404,7 @@ def test_a_binding_with_a_filter_is_made_shown_and_replaced(run: Run, server: Se
     assert "region" not in good(run("events")).out
 
 
-def test_a_peek_with_a_filter_shows_what_passes(run: Run, server: ServerProcess) -> None:
+def test_peek_with_a_filter_shows_matching_messages(run: Run, server: ServerProcess) -> None:
     for number in range(5):
         good(run("send", "a", str(number), "-H", f"n={number}"))
     shown = good(run("peek", "a", "--filter", "n > 1 AND n <> 3", "--json")).json
@@ -450,7 +450,7 @@ def test_check_of_a_sound_directory(data: Path, tmp_path: Path) -> None:
     assert "ok" in good(curbstone("check", str(data), cwd=tmp_path)).out
 
 
-def test_check_finds_a_flipped_bit_and_says_where(data: Path, tmp_path: Path) -> None:
+def test_check_locates_a_flipped_bit(data: Path, tmp_path: Path) -> None:
     segment = max(data.glob("queues/*/*.seg"), key=lambda path: path.read_bytes().count(b"some line"))
     content = bytearray(segment.read_bytes())
     content[content.index(b"some line")] ^= 1
@@ -481,14 +481,14 @@ def test_check_notes_what_a_crash_left(data: Path, tmp_path: Path) -> None:
     assert sum(len(queue["notes"]) for queue in found["queues"]) == 2
 
 
-def test_check_of_something_else(tmp_path: Path) -> None:
+def test_check_of_another_directory(tmp_path: Path) -> None:
     done = curbstone("check", str(tmp_path), cwd=tmp_path)
     assert done.code == 2
     assert "is not a data directory" in done.err
 
 
 @pytest.mark.parametrize("arguments", [["queues"], ["peek", "q"], ["top", "--count=1"]])
-def test_an_address_with_a_password_is_refused_and_not_shown(tmp_path: Path, arguments: list[str]) -> None:
+def test_address_with_a_password_is_refused_without_printing_it(tmp_path: Path, arguments: list[str]) -> None:
     done = curbstone(*arguments, "--server", "http://u:SECRET@127.0.0.1:1", cwd=tmp_path)
     assert done.code == 2
     said = "curbstone: bad server address: no user or password in it; put a token into a file, see --token-file"

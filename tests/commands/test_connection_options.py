@@ -44,7 +44,7 @@ def url(server: ServerProcess) -> str:
     return server.url
 
 
-def test_the_server_is_named_before_or_after_the_command(shell: Shell, url: str) -> None:
+def test_server_option_works_before_and_after_the_command(shell: Shell, url: str) -> None:
     assert shell("--server", url, "queue", "show", "a").code == 0
     assert shell("queue", "show", "a", "--server", url).code == 0
     assert shell("--server", NOWHERE, "queues", "--server", url).code == 0, "the one after the command has precedence"
@@ -52,7 +52,7 @@ def test_the_server_is_named_before_or_after_the_command(shell: Shell, url: str)
     assert shell("queues", "--server", NOWHERE, CURBSTONE_SERVER=url).code == 3
 
 
-def test_a_token_file_is_named_before_or_after_the_command(shell: Shell, url: str) -> None:
+def test_token_file_option_works_before_and_after_the_command(shell: Shell, url: str) -> None:
     for words in (("--token-file", "missing", "queues"), ("queues", "--token-file", "missing")):
         done = shell(*words, CURBSTONE_SERVER=url)
         assert done.code == 2
@@ -68,7 +68,7 @@ def test_a_missing_login_is_reported_with_the_option_to_use(shell: Shell, guarde
     assert (done.code, done.err) == (1, "curbstone: a login is needed; give a token with --token-file FILE\n")
 
 
-def test_a_wrong_command_line_is_answered_with_the_help_to_see(shell: Shell) -> None:
+def test_invalid_command_line_points_to_the_help(shell: Shell) -> None:
     done = shell("queue", "set", "a")
     assert (done.code, done.err) == (2, "curbstone: Invalid value: no option to set (see curbstone queue set --help)\n")
     assert "(see curbstone peek --help)" in shell("peek", "--nosuch").err
@@ -93,7 +93,7 @@ def test_a_context_is_a_server_and_a_login(shell: Shell, url: str) -> None:
     assert "no context 'away'; known contexts: here" in shell("queues", "--context", "away").err
 
 
-def test_the_token_of_a_context_goes_to_its_own_server_only(shell: Shell, url: str) -> None:
+def test_context_token_is_sent_only_to_its_server(shell: Shell, url: str) -> None:
     (shell.home / "token").write_text("token of another server")
     assert shell("context", "add", "other", "--server", NOWHERE, "--token-file", "token").code == 0
     (shell.home / "token").unlink()
@@ -102,7 +102,7 @@ def test_the_token_of_a_context_goes_to_its_own_server_only(shell: Shell, url: s
     assert shell("queues", CURBSTONE_SERVER=url).code == 0
 
 
-def test_a_context_that_is_wrong_says_so(shell: Shell) -> None:
+def test_invalid_context_is_reported(shell: Shell) -> None:
     done = shell("context", "add", "here", "--server", NOWHERE, "--token-file", "missing")
     assert (done.code, done.err) == (2, "curbstone: no such file: missing\n")
     (shell.home / "config/curbstone").mkdir(parents=True)
@@ -111,7 +111,7 @@ def test_a_context_that_is_wrong_says_so(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("words", sorted(EXAMPLES))
-def test_the_help_of_each_command_has_its_examples_and_no_names_of_types(shell: Shell, words: str) -> None:
+def test_command_help_has_examples_and_no_type_names(shell: Shell, words: str) -> None:
     done = shell(*words.split(), "--help")
     assert done.code == 0
     assert all(f"  {line}\n" in done.out for line in EXAMPLES[words])
@@ -120,7 +120,7 @@ def test_the_help_of_each_command_has_its_examples_and_no_names_of_types(shell: 
     assert not re.search(r"--(count|interval|limit|parallel|rate|timeout|wait|window) (?!N|SECONDS)[A-Z]", done.out)
 
 
-def test_the_help_lists_all_commands_with_whole_summaries(shell: Shell) -> None:
+def test_help_lists_all_commands_with_full_summaries(shell: Shell) -> None:
     out = shell("--help").out
     assert "..." not in out.partition("Server:")[2]
     commands = {words.split()[0] for words in EXAMPLES}

@@ -46,11 +46,11 @@ def runs(text: str, count: int = 3, zone: ZoneInfo | None = None, start: datetim
         ("@weekly", ["03-29 00:00", "04-05 00:00", "04-12 00:00"]),
     ],
 )
-def test_the_fields_of_cron(text: str, expected: list[str]) -> None:
+def test_cron_fields(text: str, expected: list[str]) -> None:
     assert runs(text) == expected
 
 
-def test_what_summer_time_passes_over_comes_when_the_clock_moves_on_and_what_comes_twice_comes_once() -> None:
+def test_dst_gap_runs_after_the_change_and_dst_overlap_runs_once() -> None:
     assert runs("30 2 * * *", 3, BERLIN) == ["03-28 02:30", "03-29 03:00", "03-30 02:30"]
     autumn = datetime(2026, 10, 24, 12, tzinfo=UTC)
     assert runs("30 2 * * *", 3, BERLIN, autumn) == ["10-25 02:30", "10-26 02:30", "10-27 02:30"]
@@ -128,7 +128,7 @@ def job(**more: str) -> str:
     return "\n".join(["[jobs.tick]", 'queue = "shop/q"', 'schedule = "*/10 * * * *"', *lines])
 
 
-def test_each_run_is_published_once_also_by_two_and_over_restarts(tmp_path: Path, server: ServerProcess) -> None:
+def test_each_run_is_published_once_across_processes_and_restarts(tmp_path: Path, server: ServerProcess) -> None:
     lab = Lab(tmp_path, server, job(body="{n = 1}", headers='{kind = "x"}'))
     other = Lab(tmp_path, server, job(), state="other")
     lab.live(2)
@@ -151,7 +151,7 @@ def test_each_run_is_published_once_also_by_two_and_over_restarts(tmp_path: Path
     ("missed", "expected"),
     [("last", ["11:10"]), ("all", ["10:20", "10:30", "10:40", "10:50", "11:00", "11:10"]), ("none", [])],
 )
-def test_what_was_missed_is_made_up_for_as_asked(
+def test_missed_runs_are_caught_up_as_configured(
     tmp_path: Path, server: ServerProcess, missed: str, expected: list[str]
 ) -> None:
     lab = Lab(tmp_path, server, job(missed=f'"{missed}"'))
@@ -161,7 +161,7 @@ def test_what_was_missed_is_made_up_for_as_asked(
     assert lab.came() == expected
 
 
-def test_a_run_is_left_out_while_the_one_before_waits(tmp_path: Path, server: ServerProcess) -> None:
+def test_run_is_skipped_while_the_previous_waits(tmp_path: Path, server: ServerProcess) -> None:
     lab = Lab(tmp_path, server, job(alone="true"))
     lab.live(3, 10, 10)
     assert lab.came() == ["10:20"]
@@ -172,7 +172,7 @@ def test_a_run_is_left_out_while_the_one_before_waits(tmp_path: Path, server: Se
     assert lab.came() == ["10:50"]
 
 
-def test_a_server_that_is_away_is_waited_for(tmp_path: Path, server: ServerProcess) -> None:
+def test_cron_waits_for_an_unreachable_server(tmp_path: Path, server: ServerProcess) -> None:
     lab = Lab(tmp_path, server, job())
     lab.live()
     server.kill()
@@ -182,7 +182,7 @@ def test_a_server_that_is_away_is_waited_for(tmp_path: Path, server: ServerProce
     assert lab.came() == ["10:20"]
 
 
-def test_the_command_runs_until_it_is_asked_to_stop(tmp_path: Path, server: ServerProcess) -> None:
+def test_cron_command_runs_until_stopped(tmp_path: Path, server: ServerProcess) -> None:
     httpx.put(f"{server.url}/v2/shop/queues/q").raise_for_status()
     file = tmp_path / "jobs.toml"
     file.write_text('[jobs.tick]\nqueue = "shop/q"\nschedule = "* * * * *"\nbody = "hello"', encoding="utf-8")

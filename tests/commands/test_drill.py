@@ -17,7 +17,7 @@ from tests.kit.commands import curbstone
 SECONDS = "4"
 
 
-def test_a_drill_passes_and_leaves_a_picture(tmp_path: Path) -> None:
+def test_drill_passes_and_writes_a_chart(tmp_path: Path) -> None:
     done = curbstone("drill", str(tmp_path), "--seconds", SECONDS, "--json", cwd=tmp_path)
     (facts,) = done.json
     assert facts["wrong"] == [] and facts["kills"] >= 1
@@ -29,7 +29,7 @@ def test_a_drill_passes_and_leaves_a_picture(tmp_path: Path) -> None:
     assert {path.name for path in picture.parent.iterdir()} == {"drill.svg", "server.log"}
 
 
-def test_a_directory_that_is_not_there_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_missing_directory_is_reported_in_one_line(tmp_path: Path) -> None:
     done = curbstone("drill", str(tmp_path / "missing"), cwd=tmp_path)
     assert (done.code, done.err.count("\n")) == (2, 1)
 
@@ -38,12 +38,12 @@ def test_a_directory_that_is_not_there_is_reported_in_one_line(tmp_path: Path) -
     ("file_system", "typical_s", "said"),
     [("ext4", 1e-4, ""), ("tmpfs", 1e-4, "is memory"), ("nfs4", 1e-2, "another machine"), ("xfs", 2e-6, "no disk is")],
 )
-def test_disks_that_can_not_be_believed(file_system: str, typical_s: float, said: str) -> None:
+def test_unreliable_disks_are_reported(file_system: str, typical_s: float, said: str) -> None:
     found = doubts(file_system, typical_s)
     assert said in found[0] if said else not found
 
 
-def test_the_file_system_of_a_directory_is_known() -> None:
+def test_file_system_of_a_directory_is_detected() -> None:
     assert file_system_of(Path("/proc")) in ("proc", "?")
 
 
@@ -54,7 +54,7 @@ def account(*confirmed: str, delivered: tuple[str, ...] = ()) -> Account:
     return made
 
 
-def test_what_was_confirmed_and_not_delivered_is_lost() -> None:
+def test_confirmed_undelivered_message_is_lost() -> None:
     made = account("p0.1", "p0.2", delivered=("p0.1",))
     made.close()
     assert made.wrong == ["lost: message p0.2"]
@@ -62,7 +62,7 @@ def test_what_was_confirmed_and_not_delivered_is_lost() -> None:
     assert not is_good and verdict.startswith("FAILED")
 
 
-def test_what_is_changed_unknown_or_returns_is_reported() -> None:
+def test_changed_unknown_and_returned_messages_are_reported() -> None:
     made = account("p0.1", delivered=("p0.1",))
     made.deliver(body_of("p0.1") + b"!", 1)
     made.deliver(b"p9.9 x", 1)
@@ -76,7 +76,7 @@ def test_what_is_changed_unknown_or_returns_is_reported() -> None:
     ]
 
 
-def test_a_cap_that_is_not_kept_and_a_disk_that_is_memory_fail() -> None:
+def test_exceeded_cap_and_memory_disk_fail_the_drill() -> None:
     made = account("p0.1", delivered=("p0.1",))
     made.close()
     assert judge(DiskCheck(), made)[1]
@@ -88,5 +88,5 @@ def test_a_cap_that_is_not_kept_and_a_disk_that_is_memory_fail() -> None:
     assert not judge(DiskCheck(), made)[1]
 
 
-def test_a_picture_of_nothing_is_still_one() -> None:
+def test_empty_chart_is_valid() -> None:
     assert ElementTree.fromstring(draw(Account(), [], "a < b & c", ["fact"])).tag.endswith("svg")

@@ -50,7 +50,7 @@ def url() -> Iterator[str]:
     server.server_close()
 
 
-def test_a_connection_is_kept_and_one_that_the_server_closed_is_replaced(url: str) -> None:
+def test_connection_is_reused_and_replaced_when_closed(url: str) -> None:
     with closing(Connection(url, timeout_s=30)) as connection:
         assert [connection.request("GET", "/a").json()["requests"] for _ in range(2)] == [1, 2]
         assert connection.request("GET", "/missing").status == 404
@@ -60,7 +60,7 @@ def test_a_connection_is_kept_and_one_that_the_server_closed_is_replaced(url: st
         assert connection.request("GET", "/a").json() == {"requests": 1}
 
 
-def test_connection_close_is_obeyed(url: str) -> None:
+def test_connection_close_is_honoured(url: str) -> None:
     with closing(Connection(url.removesuffix("base/"), timeout_s=30)) as connection:
         assert connection.request("GET", "/last").status == 200
         assert not connection.is_open
@@ -74,12 +74,12 @@ def test_paths_and_queries_are_quoted_once(url: str) -> None:
 
 
 @pytest.mark.parametrize("bad", ["ftp://a", "http://", "localhost:8080", "http://a:0"])
-def test_a_url_that_is_not_one_is_refused(bad: str) -> None:
+def test_invalid_url_is_refused(bad: str) -> None:
     with pytest.raises(ValueError, match="http://host:port"):
         Connection(bad, timeout_s=1)
 
 
-def test_a_fetch_takes_200_alone_and_no_more_than_asked_for(url: str) -> None:
+def test_fetch_accepts_only_200_within_the_size_limit(url: str) -> None:
     assert fetch(f"{url}a?b=c", 30, 1000, {}) == b'{"requests": 1}'
     assert fetch(f"{url}a", 30, 3, {}) == b'{"re'
     assert Echo.paths[0] == "/base/a?b=c"
@@ -87,7 +87,7 @@ def test_a_fetch_takes_200_alone_and_no_more_than_asked_for(url: str) -> None:
         fetch(f"{url.removesuffix('base/')}missing", 30, 1000, {})
 
 
-def test_a_block_that_takes_too_long_is_cut() -> None:
+def test_slow_block_times_out() -> None:
     one, other = socket.socketpair()
     with one, other, pytest.raises(TimeoutError, match=r"it took more than 0\.05 s"), within(0.05, one):
         one.recv(1)
@@ -95,7 +95,7 @@ def test_a_block_that_takes_too_long_is_cut() -> None:
         one.close()
 
 
-def test_pauses_double_up_to_a_limit_and_begin_again_after_a_success() -> None:
+def test_backoff_doubles_to_a_limit_and_resets_after_success() -> None:
     backoff = Backoff(1, 5)
     assert [backoff.next_s() for _ in range(4)] == [1, 2, 4, 5]
     backoff.reset()

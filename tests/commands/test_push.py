@@ -111,7 +111,7 @@ def test_messages_are_posted_signed_and_settled_by_the_answer(
     assert sorted(body for _, body in came[1:]) == [b"404", b"500", b"500", b"503", b"503"]
 
 
-def test_it_logs_in_with_a_token(receiver: Receiver, tmp_path: Path) -> None:
+def test_push_logs_in_with_a_token(receiver: Receiver, tmp_path: Path) -> None:
     users = '[users.ada]\nhome = "shop"\ngrants = ["send shop/*", "receive shop/*", "peek shop/*", "manage shop/*"]\n'
     with guarded_server(tmp_path, users) as guarded:
         server = guarded.server
@@ -127,14 +127,14 @@ def test_it_logs_in_with_a_token(receiver: Receiver, tmp_path: Path) -> None:
             assert pushing.wait(WAIT_S_MAX) == 0
 
 
-def test_a_signature_is_that_of_standard_webhooks() -> None:
+def test_signature_follows_standard_webhooks() -> None:
     """The example of its specification's libraries."""
     secret = secret_of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     made = signature(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
     assert made == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
-def test_private_addresses_are_left_alone(receiver: Receiver) -> None:
+def test_private_addresses_are_refused(receiver: Receiver) -> None:
     for url in (receiver.url, receiver.url.replace("127.0.0.1", "localhost"), "http://[::ffff:127.0.0.1]:9/"):
         with pytest.raises(Failed, match="not a public address"):
             Sender(Target(url, None, 1, False))._connect()
@@ -162,13 +162,13 @@ def test_private_addresses_are_left_alone(receiver: Receiver) -> None:
         ("2606:4700::1111", True),
     ],
 )
-def test_an_address_that_leads_to_a_private_one_is_private(address: str, is_public: bool) -> None:
+def test_address_mapped_to_a_private_one_is_private(address: str, is_public: bool) -> None:
     """NAT64, 6to4 and IPv4-compatible addresses of this machine were taken for public ones."""
     assert _is_public(address) is is_public
 
 
 @pytest.mark.parametrize("kind", ["text/plain\r\nX-Evil: 1", "a\n", "text/\u20ac", "text/\xe9", "a\0b", "a\x85b"])
-def test_a_message_whose_type_http_cannot_carry_is_sent_without_it(receiver: Receiver, kind: str) -> None:
+def test_message_with_an_unusable_content_type_is_sent_without_it(receiver: Receiver, kind: str) -> None:
     """Such a message never left, and was tried again for ever."""
     headers = {"x-msg-x-good": "1", "x-msg-x-bad": kind, "x-msg-x-\xe9": "1", "x-msg-a b": "1", "x-msg-a:b": "1"}
     sender = Sender(Target(receiver.url, None, WAIT_S_MAX, True))
@@ -183,7 +183,7 @@ def a_message(kind: str = "text/plain", headers: Mapping[str, str] = MappingProx
     return cast(Message, SimpleNamespace(id="1-1", type=kind, body=b"x", raw_headers=headers))
 
 
-def test_an_answer_without_an_end_is_cut() -> None:
+def test_endless_response_is_cut_off() -> None:
     """All of it was read into memory: the receiver is somebody else, and decided how much that is."""
     reported = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
     sent = 0
@@ -206,7 +206,7 @@ def test_an_answer_without_an_end_is_cut() -> None:
     assert not thread.is_alive() and sent < ENDLESS_BYTES
 
 
-def test_an_answer_that_comes_byte_by_byte_is_no_answer() -> None:
+def test_trickling_response_times_out() -> None:
     """A limit of each read alone would never end it."""
     is_done = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -231,19 +231,19 @@ def test_an_answer_that_comes_byte_by_byte_is_no_answer() -> None:
         thread.join()
 
 
-def test_a_queue_that_is_missing_is_reported_and_not_made(server: ServerProcess, tmp_path: Path) -> None:
+def test_missing_queue_is_reported_and_not_created(server: ServerProcess, tmp_path: Path) -> None:
     done = curbstone("push", "shop/nosuch", "--url=http://127.0.0.1:1", f"--server={server.url}", cwd=tmp_path)
     assert (done.code, done.err) == (NO_QUEUE, "curbstone: no such queue: shop/nosuch\n")
 
 
 @pytest.mark.parametrize("url", ["ftp://x/", "http://u:p@x/", "nonsense"])
-def test_a_url_that_is_none_is_reported(tmp_path: Path, url: str) -> None:
+def test_invalid_push_url_is_reported(tmp_path: Path, url: str) -> None:
     done = curbstone("push", "orders", f"--url={url}", cwd=tmp_path)
     assert done.code == WRONG
     assert "--url must be" in done.err
 
 
 @pytest.mark.parametrize("text", ["", "whsec_not base64"])
-def test_a_secret_that_is_none_is_reported(text: str) -> None:
+def test_invalid_secret_is_reported(text: str) -> None:
     with pytest.raises(CommandFailed):
         secret_of(text)

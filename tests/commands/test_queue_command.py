@@ -27,7 +27,7 @@ def test_every_option_of_a_queue_can_be_set() -> None:
     assert QUEUE_OPTIONS.keys() | with_own_commands == {field.name for field in fields(QueueOptions)}
 
 
-def test_the_life_of_a_queue(run: Run) -> None:
+def test_create_show_change_and_delete_a_queue(run: Run) -> None:
     created = run("queue", "create", "made/jobs", "--cap=1MiB", "--max-tries=5", "--groups=a,b", "--nack-delay=2.5")
     assert (created.code, created.out) == (0, "queue made/jobs created\n")
     again = run("queue", "create", "made/jobs")
@@ -66,17 +66,17 @@ def test_a_missing_queue_is_named(run: Run) -> None:
     assert run("send", "made/none", "x").err == "curbstone: no such queue: made/none\n"
 
 
-def test_an_event_list_without_events_says_so(run: Run) -> None:
+def test_empty_event_list_is_reported(run: Run) -> None:
     assert run("events", "made").out == "No queue of project made is bound to an event.\n"
 
 
-def test_a_queue_in_place_of_a_project_is_named_in_the_error(run: Run) -> None:
+def test_queue_given_as_project_is_named_in_the_error(run: Run) -> None:
     done = run("queues", "made/jobs")
     assert done.code == 2
     assert "'made/jobs' is not a project; to show one queue: curbstone queue show made/jobs" in done.err
 
 
-def test_dead_letters_are_peeked_at_with_their_origin_and_reason(run: Run) -> None:
+def test_peek_shows_origin_and_reason_of_dead_letters(run: Run) -> None:
     run("queue", "create", "made/one", "--max-tries=1", "--dead-letter=made/failed")
     run("send", "made/one", "x")
     run("recv", "made/one")
@@ -100,7 +100,7 @@ def test_messages_are_sent_with_a_priority_and_counted_by_it(run: Run) -> None:
     assert "it is a whole number from 0 to 9" in run("send", "ranked", "x", "--priority", "300").err
 
 
-def test_a_name_is_free_after_a_delivery_or_a_time_if_the_options_say_so(run: Run) -> None:
+def test_unique_name_is_released_as_the_options_say(run: Run) -> None:
     run("queue", "create", "named")
     until = ("--unique", "n", "--unique-until")
     assert run("send", "named", "1", *until, "delivered").out == "1 message sent\n"
@@ -112,7 +112,7 @@ def test_a_name_is_free_after_a_delivery_or_a_time_if_the_options_say_so(run: Ru
     assert run("send", "named", "5", "--replace-max", "0.5").code == 1
 
 
-def test_keys_are_listed_with_what_waits_of_them(run: Run) -> None:
+def test_keys_are_listed_with_their_backlog(run: Run) -> None:
     run("queue", "create", "fair", "--fair", "yes", "--key-limit", "0")
     assert run("keys", "fair").out.startswith("The queue has read no message with a key")
     for key, bodies in {"shop": ("1", "2", "3"), "bank": ("4",)}.items():

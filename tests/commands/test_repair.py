@@ -78,7 +78,7 @@ def batches(ward: Ward, path: str) -> list[tuple[int, int]]:
     return found
 
 
-def test_one_wrong_bit_anywhere_is_put_right(ward: Ward, tmp_path: Path) -> None:
+def test_one_flipped_bit_anywhere_is_repaired(ward: Ward, tmp_path: Path) -> None:
     """Where it is in a length the commit's end is known from the next one; the very last commit has none."""
     dice = Random(1)
     for number, segment in enumerate(list(ward.queue.log.segments)):
@@ -94,7 +94,7 @@ def test_one_wrong_bit_anywhere_is_put_right(ward: Ward, tmp_path: Path) -> None
             assert not queue.damaged
 
 
-def test_a_bit_of_the_last_commit_is_put_right_too(ward: Ward, tmp_path: Path) -> None:
+def test_flipped_bit_in_the_last_commit_is_repaired(ward: Ward, tmp_path: Path) -> None:
     path = ward.queue.log.active.path
     start, end = batches(ward, path)[-1]
     for place in (start, start + 70, end - 1):
@@ -105,9 +105,7 @@ def test_a_bit_of_the_last_commit_is_put_right_too(ward: Ward, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "flip"])
-def test_what_is_lost_is_only_what_was_damaged_and_the_queue_is_whole_again(
-    ward: Ward, kind: str, tmp_path: Path
-) -> None:
+def test_only_damaged_messages_are_lost_and_the_queue_works(ward: Ward, kind: str, tmp_path: Path) -> None:
     dice = Random(kind)
     for segment in list(ward.queue.log.segments):
         for turn in range(20):
@@ -119,7 +117,7 @@ def test_what_is_lost_is_only_what_was_damaged_and_the_queue_is_whole_again(
             assert not queue.damaged or kind == "stale"  # pieces of a good commit among damage can leave no room
 
 
-def test_segments_without_headers_are_whole_again(ward: Ward, tmp_path: Path) -> None:
+def test_segments_without_headers_are_repaired(ward: Ward, tmp_path: Path) -> None:
     files = dict(ward.files)
     for segment in list(ward.queue.log.segments):
         files[segment.path] = bytes(SEGMENT_BYTES) + files[segment.path][SEGMENT_BYTES:]
@@ -142,7 +140,7 @@ def without(ward: Ward, name: str) -> dict[str, bytes]:
     ],
     ids=["a flipped bit", "cut", "a name that is taken", "zeros", "missing"],
 )
-def test_a_meta_is_made_again_with_what_can_be_read_of_it(
+def test_damaged_meta_is_rebuilt_from_its_readable_part(
     ward: Ward, harm: Callable[[bytes], bytes | None], name: str, tmp_path: Path
 ) -> None:
     directory = ward.queue.log.directory
@@ -194,7 +192,7 @@ def two_bytes_of_an_option(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("harm", [bit_in_an_event, two_bytes_of_an_option])
-def test_a_meta_that_can_be_read_keeps_its_bindings(harm: Callable[[bytes], bytes], tmp_path: Path) -> None:
+def test_readable_meta_keeps_its_bindings(harm: Callable[[bytes], bytes], tmp_path: Path) -> None:
     """They were dropped without a word, and events were confirmed and stored nowhere."""
     lab = Lab()
     queue = bound_queue(lab)
@@ -209,7 +207,7 @@ def test_a_meta_that_can_be_read_keeps_its_bindings(harm: Callable[[bytes], byte
     assert lab.bodies(again) == [b"a", b"event"]
 
 
-def test_bindings_that_are_lost_are_reported_until_the_queue_is_bound_anew(tmp_path: Path) -> None:
+def test_lost_bindings_are_reported_until_rebound(tmp_path: Path) -> None:
     lab = Lab()
     queue = bound_queue(lab)
     files = contents(lab)
@@ -230,7 +228,7 @@ def test_bindings_that_are_lost_are_reported_until_the_queue_is_bound_anew(tmp_p
 
 
 @pytest.mark.parametrize("was_started", [False, True])
-def test_of_two_directories_of_one_name_the_older_gets_a_name_of_its_own(was_started: bool, tmp_path: Path) -> None:
+def test_older_of_two_directories_of_one_queue_is_renamed(was_started: bool, tmp_path: Path) -> None:
     """As earlier versions could leave them; a start that was made before sets the older aside."""
     lab = Lab()
     old, new = two_of_one_name(lab)
@@ -249,7 +247,7 @@ def test_of_two_directories_of_one_name_the_older_gets_a_name_of_its_own(was_sta
     assert lab.broker.left == {} and lab.broker.get(new.name).uid == new.uid
 
 
-def test_a_directory_that_is_a_link_is_reported_and_not_followed(tmp_path: Path) -> None:
+def test_symlinked_directory_is_reported_and_not_followed(tmp_path: Path) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a")
@@ -266,7 +264,7 @@ def test_a_directory_that_is_a_link_is_reported_and_not_followed(tmp_path: Path)
         assert httpx.get(f"{server.url}/v2/default/queues/q", trust_env=False).status_code == 404
 
 
-def test_a_missing_segment_and_one_of_noise_are_reported_and_the_rest_is_served(tmp_path: Path) -> None:
+def test_missing_and_garbage_segments_are_reported_and_the_rest_served(tmp_path: Path) -> None:
     lab = Lab()
     queue = lab.queue(cap=64 * 1024)
     for number in range(30):
@@ -283,7 +281,7 @@ def test_a_missing_segment_and_one_of_noise_are_reported_and_the_rest_is_served(
     assert made.unrepairable == [f"{made.directory}: segment 2 is missing"]
 
 
-def test_messages_of_a_file_set_aside_are_saved_as_lines_to_send_again(tmp_path: Path) -> None:
+def test_messages_of_a_quarantined_file_are_exported_as_jsonl(tmp_path: Path) -> None:
     lab, queue = with_a_damaged_first_commit()
     lab.pop_all(queue)
     for number in range(20):
@@ -300,7 +298,7 @@ def test_messages_of_a_file_set_aside_are_saved_as_lines_to_send_again(tmp_path:
     assert list(tmp_path.glob("damaged/*/*.bad"))
 
 
-def test_the_command_shows_applies_and_leaves_a_directory_that_a_server_starts_on(tmp_path: Path) -> None:
+def test_repair_leaves_a_directory_that_a_server_opens(tmp_path: Path) -> None:
     sent = "\n".join(f"line {number} " + "x" * 200 for number in range(200))
     data = tmp_path / "data"
     with ServerProcess(data) as server:
@@ -328,12 +326,12 @@ def test_the_command_shows_applies_and_leaves_a_directory_that_a_server_starts_o
 
 
 @pytest.mark.parametrize("name", ["missing", "empty"])
-def test_what_is_no_data_directory_is_reported_in_one_line(tmp_path: Path, name: str) -> None:
+def test_other_directory_is_reported_in_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     done = curbstone("repair", str(tmp_path / name), "--apply", cwd=tmp_path)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert not (tmp_path / name / "lock").exists()
 
 
-def test_every_body_of_the_ward_is_whole(ward: Ward) -> None:
+def test_fixture_bodies_are_whole(ward: Ward) -> None:
     assert all(is_whole(peeked.message.body) for peeked in ward.lab.peek(ward.found(ward.files)))

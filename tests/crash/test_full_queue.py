@@ -28,7 +28,7 @@ def fill(worker: Worker, size: int) -> int:
 
 @pytest.mark.parametrize("killed", [False, True], ids=["at rest", "after a kill"])
 @pytest.mark.parametrize("size", SIZES)
-def test_settling_makes_room_and_every_publish_is_answered(tmp_path: Path, size: int, killed: bool) -> None:
+def test_settling_in_a_full_queue_makes_room_for_publishes(tmp_path: Path, size: int, killed: bool) -> None:
     with ServerProcess(tmp_path / "data", f"--cap={CAP}", "--log-level=warning") as process:
         server = MortalServer(process)
         history = History()

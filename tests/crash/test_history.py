@@ -34,19 +34,19 @@ def problems(*events: Event) -> dict[str, int]:
     return {kind: len(found) for kind, found in History(events).judge().problems.items()}
 
 
-def test_a_run_without_faults_is_clean() -> None:
+def test_history_without_faults_is_valid() -> None:
     events: list[Event] = [sent("1.0"), Answered("1.0", True), got("1.0", 1), *settled(1)]
     assert problems(*events) == {}
     History(events).judge().check()
 
 
-def test_what_had_no_answer_may_be_there_or_not() -> None:
+def test_unconfirmed_publish_may_or_may_not_exist() -> None:
     verdict = History([sent("1.0"), sent("2.0"), got("2.0", 1), *settled(1)]).judge()
     assert not verdict.problems
     assert (verdict.sent, verdict.confirmed, verdict.unanswered, verdict.stored_unanswered) == (2, 0, 2, 1)
 
 
-def test_an_ack_without_confirmation_may_have_counted_or_not() -> None:
+def test_unconfirmed_ack_may_or_may_not_count() -> None:
     events: list[Event] = [sent("1.0"), Answered("1.0", True), got("1.0", 1), Settling("abc-1")]
     assert problems(*events) == {}
     verdict = History([*events, got("1.0", 1, life=2, tries=1), *settled(1, 2)]).judge()
@@ -54,7 +54,7 @@ def test_an_ack_without_confirmation_may_have_counted_or_not() -> None:
     assert (verdict.redelivered, verdict.unmarked) == (1, 0)
 
 
-def test_a_redelivery_that_does_not_say_so_is_counted() -> None:
+def test_unmarked_redelivery_is_counted() -> None:
     events: list[Event] = [sent("1.0"), got("1.0", 1), got("1.0", 1, life=2, consumer="c 2"), *settled(1, 2)]
     assert History(events).judge().unmarked == 1
 
@@ -77,18 +77,18 @@ def test_a_redelivery_that_does_not_say_so_is_counted() -> None:
         ("torn", [sent("1.0", unit="u"), sent("2.0", unit="u"), got("1.0", 1), *settled(1)]),
     ],
 )
-def test_what_is_wrong_is_found(kind: str, events: list[Event]) -> None:
+def test_violations_are_detected(kind: str, events: list[Event]) -> None:
     assert problems(*events) == {kind: 1}
     with pytest.raises(AssertionError, match=f"{kind}=1"):
         History(events).judge().check()
 
 
-def test_a_delivery_that_was_given_back_may_go_to_another() -> None:
+def test_requeued_delivery_may_go_to_another_consumer() -> None:
     again = got("1.0", 1, tries=1, consumer="c 2")
     assert problems(sent("1.0"), got("1.0", 1), GivenBack("abc-1", 1), again, *settled(1)) == {}
 
 
-def test_the_ack_of_a_transaction_counts_exactly_if_its_sends_do() -> None:
+def test_ack_of_a_transaction_counts_iff_its_sends_do() -> None:
     begun: list[Event] = [sent("1.0"), got("1.0", 1), sent("2.0", unit="u"), Settling("abc-1", "u")]
     back: list[Event] = [got("1.0", 1, life=2, tries=1), *settled(1, 2)]
     there: list[Event] = [got("2.0", 2, life=2), *settled(2, 2)]

@@ -175,7 +175,7 @@ def failing_once(tmp_path: Path, kind: str, error: str, number: int) -> tuple[bo
     return has_failed, is_reported
 
 
-def test_interrupted_calls_are_no_failures(tmp_path: Path, counts: Counter[str]) -> None:
+def test_interrupted_calls_are_retried(tmp_path: Path, counts: Counter[str]) -> None:
     """EINTR, as a signal causes it, at each call of a kind now and then: it is made again, and nobody notices."""
     for kind in ("sync", "write", "truncate", "sync_dir"):
         lives = Lives(tmp_path / kind / "data")
@@ -186,7 +186,7 @@ def test_interrupted_calls_are_no_failures(tmp_path: Path, counts: Counter[str])
         lives.judge()
 
 
-def test_recovery_that_is_killed_again_and_again_gets_through(tmp_path: Path, used: tuple[Path, History]) -> None:
+def test_recovery_killed_again_and_again_completes(tmp_path: Path, used: tuple[Path, History]) -> None:
     lives = Lives(tmp_path / "data", History(used[1]), "second")
     shutil.copytree(used[0], lives.data_dir)
     faults = [("truncate", 1), ("sync", 1), ("remove", 1), ("write", 1), ("sync", 2), ("sync_dir", 1)]
@@ -198,7 +198,7 @@ def test_recovery_that_is_killed_again_and_again_gets_through(tmp_path: Path, us
 
 
 @pytest.mark.parametrize("seconds", [3, pytest.param(30, marks=pytest.mark.soak)])
-def test_a_disk_that_hangs_stops_confirms_and_nothing_else(tmp_path: Path, seconds: int) -> None:
+def test_disk_that_hangs_stops_only_confirms(tmp_path: Path, seconds: int) -> None:
     """While a sync hangs, heart-beats and health continue, also for those who wait; then all is confirmed."""
     for hangs_s in (seconds, 30):  # a busy machine may need longer to see what continues
         most, beats = while_it_hangs(Lives(tmp_path / f"data {hangs_s}"), hangs_s)
@@ -242,14 +242,14 @@ FAILURES = [("sync", "EIO"), ("write", "ENOSPC"), ("write", "EIO")]
 
 
 @pytest.mark.parametrize(("kind", "error"), FAILURES)
-def test_a_call_that_fails_once(tmp_path: Path, counts: Counter[str], kind: str, error: str) -> None:
+def test_call_fails_once(tmp_path: Path, counts: Counter[str], kind: str, error: str) -> None:
     numbers = sample(f"{kind} {error}", counts[kind], 2)
     assert any([all(failing_once(tmp_path, kind, error, number)) for number in numbers])
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("kind", "error"), [*FAILURES, ("truncate", "EIO"), ("remove", "EIO"), ("rename", "EIO")])
-def test_each_call_fails_once(tmp_path: Path, counts: Counter[str], kind: str, error: str) -> None:
+def test_every_call_fails_once(tmp_path: Path, counts: Counter[str], kind: str, error: str) -> None:
     failed = [failing_once(tmp_path, kind, error, number)[0] for number in range(1, counts[kind] + 1)]
     assert sum(failed) >= len(failed) - 3  # what is grouped into one commit can differ a little
 
@@ -278,7 +278,7 @@ def readiness(server: MortalServer, wanted: int) -> list[str]:
 
 
 @pytest.mark.parametrize("broken_disk", FAILURES, indirect=True, ids="-".join)
-def test_a_disk_that_fails_from_now_on_is_reported_and_recovered_from(broken_disk: tuple[TracedServer, Lives]) -> None:
+def test_disk_that_fails_from_now_on_is_reported_and_recovers(broken_disk: tuple[TracedServer, Lives]) -> None:
     process, lives = broken_disk
     server = MortalServer(process)
     worker = Worker(server, lives.history, lives.name)

@@ -66,7 +66,7 @@ async def test_what_one_sends_all_get(server: ServerProcess, producer: str) -> N
     judge(COMMON, await everywhere(server, producer, COMMON))
 
 
-async def test_metadata_that_break_other_protocols_get_through(server: ServerProcess) -> None:
+async def test_metadata_invalid_in_other_protocols_is_delivered(server: ServerProcess) -> None:
     judge(LINES, await everywhere(server, "stomp", LINES))
 
 
@@ -76,7 +76,7 @@ async def test_a_stomp_header_of_a_plain_name_is_metadata_everywhere(server: Ser
         assert got.metadata == {"x-msg-x-priority-note": "high", "x-msg-x-correlation-id": "c-1"}, consumer
 
 
-async def test_nothing_a_producer_sets_stands_for_what_the_server_says(server: ServerProcess) -> None:
+async def test_producer_headers_do_not_override_server_headers(server: ServerProcess) -> None:
     forged = {
         "message-id": "7",
         "subscription": "9",
@@ -104,7 +104,7 @@ async def test_a_redelivery_has_the_same_id_on_every_protocol(server: ServerProc
 
 
 @pytest.mark.parametrize("value", ["a\rb", "a\nb", "a\0b"])
-async def test_what_json_may_not_say_is_400_for_all_of_it(server: ServerProcess, value: str) -> None:
+async def test_json_with_reserved_metadata_is_400(server: ServerProcess, value: str) -> None:
     async with http(server) as client:
         await client.put(QUEUE)
         for name in ("x-msg-x-a", "x-a", "ce-a", "Content-Type"):

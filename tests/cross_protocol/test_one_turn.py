@@ -77,9 +77,7 @@ async def serving(path: Path, protocol: str) -> AsyncIterator[tuple[Broker, tupl
 
 
 @pytest.mark.parametrize("protocol", ["stomp", "websocket", "mqks"])
-async def test_a_client_that_does_not_read_is_sent_no_more_and_gets_all_when_it_does(
-    tmp_path: Path, protocol: str
-) -> None:
+async def test_slow_reader_is_paused_and_later_gets_everything(tmp_path: Path, protocol: str) -> None:
     """What all of its queues delivered in one turn waited in memory, whether or not the client read any of it."""
     async with serving(tmp_path, protocol) as (broker, address, connection):
         confirmed = 0

@@ -47,7 +47,7 @@ def refusal(schema: dict[str, Any], body: bytes) -> SchemaViolation | None:
     return found
 
 
-def test_a_body_that_breaks_a_rule_is_reported_where_and_which() -> None:
+def test_schema_violation_is_reported_with_place_and_rule() -> None:
     assert refusal(ORDER, GOOD) is None
     found = refusal(ORDER, BAD)
     assert found is not None
@@ -60,12 +60,12 @@ def test_a_body_that_breaks_a_rule_is_reported_where_and_which() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"no JSON", b"\xff", b"[1,2", b"[" * 100_000])
-def test_what_is_no_json_satisfies_no_schema(body: bytes) -> None:
+def test_invalid_json_satisfies_no_schema(body: bytes) -> None:
     found = refusal({}, body)
     assert found is not None and "it is not JSON" in str(found)
 
 
-def test_what_is_said_of_a_large_value_is_short() -> None:
+def test_error_for_a_large_value_is_short() -> None:
     found = refusal({"type": "object"}, json.dumps(["x" * 100_000]).encode())
     assert found is not None and len(str(found)) < 1000
 
@@ -104,17 +104,17 @@ def deep(levels: int) -> dict[str, Any]:
         (deep(100), "levels deep"),
     ],
 )
-def test_a_schema_that_could_hold_up_the_server_or_reaches_out_is_refused(schema: dict[str, Any], why: str) -> None:
+def test_expensive_or_remote_schema_is_refused(schema: dict[str, Any], why: str) -> None:
     with pytest.raises(BadRequest) as caught:
         JsonSchemas().rule(json.dumps(schema))
     assert why in str(caught.value) and str(caught.value).startswith("bad option schema")
 
 
-def test_a_pattern_takes_no_longer_for_what_almost_matches() -> None:
+def test_pattern_matching_has_no_catastrophic_backtracking() -> None:
     assert refusal({"pattern": "^(a+)+$"}, json.dumps("a" * 50_000 + "!").encode()) is not None
 
 
-def test_without_the_package_nothing_comes_in_and_a_start_succeeds() -> None:
+def test_missing_schema_package_refuses_publishes_but_not_a_start() -> None:
     rule = BodyRule(NoSchemas, "{}")
     assert rule.most_ms(b"{}") == 0
     found = rule.check(b"{}")
@@ -132,7 +132,7 @@ def is_empty(http: httpx.Client) -> bool:
     return bool(http.get("/q").json()["rdy"] == 0)
 
 
-def test_it_is_refused_over_http_before_it_is_stored(http: httpx.Client) -> None:
+def test_schema_violation_is_refused_over_http(http: httpx.Client) -> None:
     assert http.get("/q").json()["options"]["schema"] == ORDER
     reply = http.post("/q/messages", content=BAD)
     problem = reply.json()
@@ -147,7 +147,7 @@ def test_it_is_refused_over_http_before_it_is_stored(http: httpx.Client) -> None
     assert http.post("/q/messages", content=BAD).status_code == 201
 
 
-def test_it_is_refused_over_stomp_alone_and_in_a_transaction(server: ServerProcess, http: httpx.Client) -> None:
+def test_schema_violation_is_refused_over_stomp_and_in_transactions(server: ServerProcess, http: httpx.Client) -> None:
     async def main() -> None:
         for more in (b"", b"transaction:t\n"):
             peer = await Peer.open(server.stomp)
@@ -166,7 +166,7 @@ def test_it_is_refused_over_stomp_alone_and_in_a_transaction(server: ServerProce
     assert is_empty(http)
 
 
-def test_it_is_refused_to_stomp_py(server: ServerProcess, http: httpx.Client) -> None:
+def test_schema_violation_is_refused_to_stomp_py(server: ServerProcess, http: httpx.Client) -> None:
     errors: list[str] = []
 
     class Listener(stomp.WaitingListener):  # type: ignore[misc]
@@ -184,7 +184,9 @@ def test_it_is_refused_to_stomp_py(server: ServerProcess, http: httpx.Client) ->
     assert is_empty(http)
 
 
-def test_it_is_refused_to_the_client_and_over_websocket(server: ServerProcess, http: httpx.Client) -> None:
+def test_schema_violation_is_refused_to_the_client_and_over_websocket(
+    server: ServerProcess, http: httpx.Client
+) -> None:
     with Client(server.url) as client:
         with pytest.raises(Refused) as caught:
             client.queue("q").publish(BAD)
@@ -214,7 +216,7 @@ def test_messages_behind_a_refused_one_on_a_websocket_are_stored_and_confirmed(
     assert http.get("/q").json()["rdy"] == 4
 
 
-def test_it_is_refused_over_mqks(server: ServerProcess, http: httpx.Client) -> None:
+def test_schema_violation_is_refused_over_mqks(server: ServerProcess, http: httpx.Client) -> None:
     async def main() -> None:
         peer = await MqksPeer.open(server.mqks)
         await peer.confirm("r rebind --confirm q news")
@@ -226,7 +228,7 @@ def test_it_is_refused_over_mqks(server: ServerProcess, http: httpx.Client) -> N
     assert is_empty(http)
 
 
-def test_it_is_there_after_a_crash(tmp_path: Path) -> None:
+def test_schema_survives_a_crash(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server, httpx.Client(trust_env=False, timeout=ENOUGH) as http:
         url = f"{server.url}/v2/default/queues/q"
         http.put(url, json={"schema": ORDER}).raise_for_status()
@@ -236,7 +238,7 @@ def test_it_is_there_after_a_crash(tmp_path: Path) -> None:
         assert http.post(f"{url}/messages", content=GOOD).status_code == 201
 
 
-def test_the_command_shows_sets_and_removes_it(server: ServerProcess, http: httpx.Client, tmp_path: Path) -> None:
+def test_command_shows_sets_and_removes_a_schema(server: ServerProcess, http: httpx.Client, tmp_path: Path) -> None:
     def run(*args: str) -> Any:
         return curbstone("schema", *args, cwd=tmp_path, CURBSTONE_SERVER=server.url)
 
@@ -251,7 +253,7 @@ def test_the_command_shows_sets_and_removes_it(server: ServerProcess, http: http
     assert http.get("/no-such-queue").status_code == 404
 
 
-def test_a_dead_letter_that_breaks_it_stays_where_it_is_and_others_go_home(http: httpx.Client) -> None:
+def test_redrive_skips_dead_letters_that_violate_the_schema(http: httpx.Client) -> None:
     http.put("/dead", json={}).raise_for_status()
     http.put("/q", json={"schema": None, "dead_letter": "dead"}).raise_for_status()
     for body in (GOOD, BAD, GOOD):
@@ -310,7 +312,7 @@ def test_a_usual_body_is_checked_at_once() -> None:
     assert JsonSchemas().rule(json.dumps(ORDER)).most_ms(orjson.dumps({"id": 1, "lines": [line] * 50})) < 5
 
 
-def test_a_check_that_takes_too_long_is_given_up_and_the_next_one_is_not(http: httpx.Client) -> None:
+def test_slow_check_is_aborted_without_affecting_the_next(http: httpx.Client) -> None:
     http.put("/q", json={"schema": ONE_OF_MANY}).raise_for_status()
     reply = http.post("/q/messages", content=many("549", 100_000))
     assert reply.status_code == 422 and "more than 2 s of CPU time" in reply.json()["message"]
@@ -320,7 +322,7 @@ def test_a_check_that_takes_too_long_is_given_up_and_the_next_one_is_not(http: h
     assert http.get("/q").json()["rdy"] == 1
 
 
-def test_a_large_body_is_refused_without_the_place_and_one_not_so_large_with_it(http: httpx.Client) -> None:
+def test_violation_in_a_large_body_is_reported_without_place(http: httpx.Client) -> None:
     """All errors of the large one were made before the first was looked at: 29 s, and 1.35 GB."""
     http.put("/q", json={"schema": LINES}).raise_for_status()
     large = http.post("/q/messages", content=b'{"lines":%b}' % many("{}", 250_000))
@@ -329,9 +331,7 @@ def test_a_large_body_is_refused_without_the_place_and_one_not_so_large_with_it(
     assert smaller.status_code == 422 and smaller.json()["pointer"] == "/lines/0"
 
 
-def test_what_follows_a_body_that_takes_long_to_check_stays_behind_it(
-    server: ServerProcess, http: httpx.Client
-) -> None:
+def test_slow_check_keeps_the_publish_order(server: ServerProcess, http: httpx.Client) -> None:
     http.put("/q", json={"schema": ONE_OF_MANY}).raise_for_status()
     bodies = [many("549", 2000), b"[1]", many("548", 2000), b"[2]"]
 
@@ -352,7 +352,7 @@ def test_what_follows_a_body_that_takes_long_to_check_stays_behind_it(
     assert [item["message"].encode() for item in leased] == bodies
 
 
-def test_of_a_batch_the_bad_ones_are_refused_and_a_bad_one_in_a_transaction_refuses_all(
+def test_invalid_messages_are_refused_singly_in_a_batch_and_together_in_a_transaction(
     server: ServerProcess, http: httpx.Client
 ) -> None:
     http.put("/q", json={"schema": ONE_OF_MANY}).raise_for_status()

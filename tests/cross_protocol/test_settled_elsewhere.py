@@ -122,7 +122,7 @@ async def heard(socket: ClientConnection) -> dict[str, Any]:
     return answer
 
 
-async def test_a_lease_is_settled_in_stomp(place: Place) -> None:
+async def test_stomp_settles_a_lease(place: Place) -> None:
     await place.publish("a", "b", "c")
     acked, returned, rejected = [message["ackId"] for message in await place.lease(3)]
     async with place.stomp() as peer:
@@ -137,7 +137,7 @@ async def test_a_lease_is_settled_in_stomp(place: Place) -> None:
         assert (error.command, error.headers["message"], error.headers["receipt-id"]) == ("ERROR", GONE, "r")
 
 
-async def test_a_transaction_settles_no_delivery_that_came_after_its_ack(place: Place) -> None:
+async def test_transaction_does_not_settle_deliveries_after_its_ack(place: Place) -> None:
     """A COMMIT acked the redelivery of what was given back over HTTP between ACK and COMMIT."""
     await place.publish("a")
     async with place.stomp(INDIVIDUAL, "x-features:refusals\n") as peer:
@@ -154,7 +154,7 @@ async def test_a_transaction_settles_no_delivery_that_came_after_its_ack(place: 
         assert await place.left() == (0, 0)
 
 
-async def test_what_stomp_delivered_is_settled_over_http_and_makes_room_in_its_window(place: Place) -> None:
+async def test_http_settles_a_stomp_delivery_and_frees_its_window(place: Place) -> None:
     await place.publish("a", "b", "c", "d")
     async with place.stomp(INDIVIDUAL) as peer:
         first = (await peer.frame()).headers["ack"]
@@ -174,7 +174,7 @@ async def test_what_stomp_delivered_is_settled_over_http_and_makes_room_in_its_w
         assert (await reported(peer, f"ACK\nid:{first}")).headers["message"] == GONE
 
 
-async def test_what_stomp_delivered_is_delivered_again_after_a_nack_over_http(place: Place) -> None:
+async def test_http_nack_redelivers_a_stomp_delivery(place: Place) -> None:
     await place.publish("a")
     async with place.stomp(INDIVIDUAL) as peer:
         first = await peer.frame()
@@ -187,7 +187,7 @@ async def test_what_stomp_delivered_is_delivered_again_after_a_nack_over_http(pl
         assert await place.left() == (0, 0)
 
 
-async def test_in_client_mode_only_the_one_that_is_named_is_settled_from_elsewhere(place: Place) -> None:
+async def test_settling_elsewhere_is_not_cumulative_in_client_mode(place: Place) -> None:
     await place.publish("a", "b", "c")
     async with place.stomp("ack:client\n") as peer:
         ids = [(await peer.frame()).headers["ack"] for _ in range(3)]
@@ -197,7 +197,7 @@ async def test_in_client_mode_only_the_one_that_is_named_is_settled_from_elsewhe
         assert await place.left() == (0, 0)
 
 
-async def test_what_a_websocket_holds_is_settled_over_http_and_stomp(place: Place) -> None:
+async def test_http_and_stomp_settle_websocket_deliveries(place: Place) -> None:
     await place.publish("a", "b", "c")
     async with place.socket("ack&confirm=json&encoding=utf8&limit=1&lease=600") as socket, place.stomp() as peer:
         first = (await heard(socket))["ackId"]
@@ -211,7 +211,7 @@ async def test_what_a_websocket_holds_is_settled_over_http_and_stomp(place: Plac
         assert await place.left() == (0, 0)
 
 
-async def test_a_websocket_settles_leases_and_what_stomp_and_other_sockets_hold(place: Place) -> None:
+async def test_websocket_settles_leases_and_deliveries_of_others(place: Place) -> None:
     await place.publish("a", "b", "c")
     (lease,) = await place.lease()
     query = "ack&encoding=utf8&limit=1"
@@ -226,7 +226,7 @@ async def test_a_websocket_settles_leases_and_what_stomp_and_other_sockets_hold(
             assert await place.left() == (0, 0)
 
 
-async def test_a_socket_for_several_queues_settles_what_others_hold_and_they_what_it_holds(place: Place) -> None:
+async def test_multi_queue_socket_and_others_settle_each_others_deliveries(place: Place) -> None:
     await place.publish("a", "b", "c")
     (lease,) = await place.lease()
     url = f"{place.server.url.replace('http', 'ws', 1)}/v2/default/queues"
@@ -243,7 +243,7 @@ async def test_a_socket_for_several_queues_settles_what_others_hold_and_they_wha
     assert await place.left() == (0, 0)
 
 
-async def test_a_stream_continues_when_stomp_settles_what_it_sent(place: Place) -> None:
+async def test_event_stream_continues_when_stomp_settles_its_messages(place: Place) -> None:
     await place.publish("a", "b")
     async with (
         place.stomp() as peer,
@@ -261,7 +261,7 @@ async def test_a_stream_continues_when_stomp_settles_what_it_sent(place: Place) 
     assert await place.left() == (0, 0)
 
 
-async def test_a_holder_that_dies_takes_its_ids_along(place: Place) -> None:
+async def test_ids_of_a_dead_holder_are_stale(place: Place) -> None:
     await place.publish("a", "b")
     async with place.stomp(INDIVIDUAL) as peer:
         of_stomp = (await peer.frame()).headers["ack"]
@@ -275,7 +275,7 @@ async def test_a_holder_that_dies_takes_its_ids_along(place: Place) -> None:
     assert await place.settle("ack", ackIds=[each["ackId"] for each in back]) == (2, [])
 
 
-async def test_of_two_that_settle_the_same_delivery_one_wins(place: Place) -> None:
+async def test_one_of_two_concurrent_settles_wins(place: Place) -> None:
     count = 200
     await place.publish(*[str(number) for number in range(count)])
     async with place.stomp("ack:client-individual\nprefetch-count:1000\n", "x-features:refusals\n") as peer:
@@ -310,7 +310,7 @@ async def test_of_two_that_settle_the_same_delivery_one_wins(place: Place) -> No
         assert await place.left() == (0, 0)
 
 
-async def test_a_transaction_settles_only_what_its_connection_was_delivered(place: Place) -> None:
+async def test_transaction_settles_only_deliveries_of_its_connection(place: Place) -> None:
     await place.publish("a")
     (lease,) = await place.lease()
     async with place.stomp() as peer:
@@ -326,7 +326,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]
         yield made
 
 
-async def test_only_who_took_a_message_and_may_receive_settles_it(guarded: GuardedServer) -> None:
+async def test_settling_requires_the_holder_with_receive(guarded: GuardedServer) -> None:
     path = "/v2/shop/queues/orders"
     assert guarded.call("ada", "PUT", path).status_code == 201
     assert guarded.call("ada", "POST", f"{path}/messages", content="a").status_code == 201

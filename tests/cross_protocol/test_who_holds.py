@@ -95,7 +95,7 @@ def socket_to(world: GuardedServer, user: str, path: str, protocol: str) -> Any:
     )  # fmt: skip
 
 
-def test_each_protocol_says_who_its_client_is(world: GuardedServer) -> None:
+def test_holder_info_names_the_client_on_each_protocol(world: GuardedServer) -> None:
     path = queue_with(world, "every", *"12345")
     with ExitStack() as stack:
         stomp = Stomp(world, "bob", "every", "prefetch-count:1\n")
@@ -130,7 +130,7 @@ def test_each_protocol_says_who_its_client_is(world: GuardedServer) -> None:
         assert all(each["unsettled"] == 1 and each["oldest_ms"] > 0 for each in holders(world, "ada", path))
 
 
-def test_stomp_over_a_websocket_and_leases_say_who_they_are(world: GuardedServer) -> None:
+def test_holder_info_covers_stomp_over_websocket_and_leases(world: GuardedServer) -> None:
     path = queue_with(world, "over", *"123")
     with socket_to(world, "bob", "/stomp", "v12.stomp") as socket:
         socket.send("CONNECT\naccept-version:1.2\nhost:x\n\n\0")
@@ -146,7 +146,7 @@ def test_stomp_over_a_websocket_and_leases_say_who_they_are(world: GuardedServer
     assert leases["until_ms"] > leases["oldest_ms"] > 0 and "subscription" not in leases
 
 
-def test_an_event_stream_that_only_waits_is_a_consumer(world: GuardedServer) -> None:
+def test_idle_event_stream_is_listed_as_a_consumer(world: GuardedServer) -> None:
     """It was not listed, as if nobody took from the queue."""
     path = queue_with(world, "waiting")
     headers = {"authorization": f"Bearer {world.secrets['bob']}", "accept": "text/event-stream"}
@@ -163,7 +163,7 @@ def test_an_event_stream_that_only_waits_is_a_consumer(world: GuardedServer) -> 
         assert "Its only consumer has room" in " ".join(explained(world, "eve", path)["sentences"])
 
 
-def test_a_message_says_who_holds_it_and_since_when(world: GuardedServer) -> None:
+def test_message_shows_its_holder_and_since_when(world: GuardedServer) -> None:
     path = queue_with(world, "one", "held", "ready")
     held, ready = (each["id"] for each in world.call("ada", "GET", f"{path}/messages").json()["messages"])
     stomp = Stomp(world, "bob", "one", "prefetch-count:1\n")
@@ -184,7 +184,7 @@ def test_a_message_says_who_holds_it_and_since_when(world: GuardedServer) -> Non
         )
 
 
-def test_who_unsubscribed_and_has_not_settled_still_holds_it(world: GuardedServer) -> None:
+def test_unsubscribed_client_still_holds_unsettled_messages(world: GuardedServer) -> None:
     path = queue_with(world, "left", "held")
     stomp = Stomp(world, "bob", "left")
     with stomp.line:
@@ -197,7 +197,7 @@ def test_who_unsubscribed_and_has_not_settled_still_holds_it(world: GuardedServe
         assert len(explained(world, "ada", path, id=message["id"])["held_by"]) == 1
 
 
-def test_addresses_and_users_are_for_those_who_manage_the_queue_and_for_the_user_itself(world: GuardedServer) -> None:
+def test_holder_addresses_require_manage_or_being_the_user(world: GuardedServer) -> None:
     path = queue_with(world, "seen")
     theirs, own = Stomp(world, "ada", "seen"), Stomp(world, "bob", "seen")
     with theirs.line, own.line:
@@ -214,7 +214,7 @@ def test_addresses_and_users_are_for_those_who_manage_the_queue_and_for_the_user
         assert reported("eve") == [("", "", "")] * 2
 
 
-def test_those_without_a_login_do_not_see_one_another(open_world: GuardedServer) -> None:
+def test_anonymous_clients_do_not_see_each_other(open_world: GuardedServer) -> None:
     path = queue_with(open_world, "open")
     stomp = Stomp(open_world, "", "open")
     with stomp.line:

@@ -83,12 +83,12 @@ def test_every_expression_is_promql() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_every_metric_in_them_is_one_that_a_server_has(metrics: set[str]) -> None:
+def test_dashboards_use_only_existing_metrics(metrics: set[str]) -> None:
     for text in [*expressions_of_panels(), *(rule["expr"] for rule in rules())]:
         assert set(NAMES.findall(text)) <= metrics, text
 
 
-def test_the_dashboard_is_one(metrics: set[str]) -> None:
+def test_dashboard_is_valid(metrics: set[str]) -> None:
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     for panel in panels:
@@ -100,7 +100,7 @@ def test_the_dashboard_is_one(metrics: set[str]) -> None:
     assert used == known
 
 
-def test_every_alert_says_how_bad_it_is_and_what_it_is_about() -> None:
+def test_every_alert_has_severity_and_summary() -> None:
     assert len({rule["alert"] for rule in rules()}) == len(rules())
     for rule in rules():
         assert rule["labels"]["severity"] in ("critical", "warning")
@@ -109,7 +109,7 @@ def test_every_alert_says_how_bad_it_is_and_what_it_is_about() -> None:
             assert label in {"instance", "project", "queue", "group"}
 
 
-def test_every_alert_leads_to_a_section_of_the_runbooks() -> None:
+def test_every_alert_links_to_a_runbook_section() -> None:
     page = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
     sections = {
         title.lower().replace(" ", "-"): text
@@ -122,7 +122,7 @@ def test_every_alert_leads_to_a_section_of_the_runbooks() -> None:
         assert "**Check**" in sections[anchor] and "**Fix**" in sections[anchor]
 
 
-def test_no_alert_depends_on_the_name_of_a_job() -> None:
+def test_alerts_do_not_depend_on_a_job_name() -> None:
     """With annotations for scraping the job has another name, and two alerts never fired."""
     assert not [rule["alert"] for rule in rules() if re.search(r"\bjob=", rule["expr"])]
 
@@ -133,7 +133,7 @@ def test_alerts_fire_when_they_should() -> None:
     run("promtool", "test", "rules", ROOT / "tests" / "deploy" / "alerts.test.yaml")
 
 
-def test_grafana_is_given_the_folder_of_the_dashboard() -> None:
+def test_grafana_provisioning_has_the_dashboard_folder() -> None:
     folder: Path = ROOT / "deploy" / "compose"
     compose = yaml.safe_load((folder / "compose.yaml").read_text(encoding="utf-8"))
     provider = yaml.safe_load((folder / "grafana" / "dashboards.yaml").read_text(encoding="utf-8"))["providers"][0]

@@ -45,7 +45,7 @@ def settings_in(text: str) -> set[str]:
     return set(re.findall(r"\bCURBSTONE_[A-Z_]+\b", text)) - of_clients
 
 
-def test_every_setting_that_is_named_exists() -> None:
+def test_every_named_setting_exists() -> None:
     from curbstone.settings import OPTIONS
 
     known = {f"CURBSTONE_{name.upper()}" for name in OPTIONS} | {"CURBSTONE_COMPILED"}  # for setup.py
@@ -59,14 +59,14 @@ def test_the_dockerfile_passes_a_linter() -> None:
     run("hadolint", DOCKERFILE)
 
 
-def test_the_image_is_made_of_all_that_ships() -> None:
+def test_image_contains_everything_shipped() -> None:
     """A folder that .dockerignore leaves out would be missing from the image, and nobody would see it here."""
     folders = {path.resolve().name for path in (ROOT / "curbstone").iterdir() if path.is_symlink()}
     needed = {"curbstone", "deploy", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
     assert not IGNORED & (folders | needed)
 
 
-def test_the_image_runs_as_a_user_that_owns_nothing_but_its_data() -> None:
+def test_image_user_owns_only_its_data() -> None:
     text = DOCKERFILE.read_text(encoding="utf-8")
     final = text.rpartition("\nFROM ")[2]
     assert re.search(r"^USER 10001:10001$", final, re.M)
@@ -74,14 +74,14 @@ def test_the_image_runs_as_a_user_that_owns_nothing_but_its_data() -> None:
     assert final.index("COPY") < final.index("USER"), "what is installed belongs to root"
 
 
-def test_a_build_can_name_the_digest_of_the_image_that_it_is_made_on() -> None:
+def test_build_accepts_a_base_image_digest() -> None:
     text = DOCKERFILE.read_text(encoding="utf-8")
     assert re.search(r"^ARG PYTHON_IMAGE=python:", text, re.M)
     assert set(re.findall(r"^FROM (\S+)", text, re.M)) == {"${PYTHON_IMAGE}"}
 
 
 @pytest.mark.soak
-def test_the_steps_of_the_image_give_a_server(tmp_path: Path) -> None:
+def test_image_build_steps_produce_a_working_server(tmp_path: Path) -> None:
     """The script that installs into the image, run on what the image is made of, and the command it starts."""
     source = copy_of_the_checkout(tmp_path)
     for name in IGNORED:
@@ -104,7 +104,7 @@ def test_the_steps_of_the_image_give_a_server(tmp_path: Path) -> None:
     assert re.fullmatch(r"curbstone ready( \w+=127.0.0.1:\d+)+\n", ready)
 
 
-def test_the_compose_file_mounts_what_is_there() -> None:
+def test_compose_file_mounts_existing_paths() -> None:
     folder = DEPLOY / "compose"
     (compose,) = documents(folder / "compose.yaml")
     for name, service in compose["services"].items():
@@ -117,7 +117,7 @@ def test_the_compose_file_mounts_what_is_there() -> None:
     assert (folder / compose["services"]["curbstone"]["build"]["context"]).resolve() == ROOT
 
 
-def test_the_compose_file_of_a_standby_runs_one(tmp_path: Path) -> None:
+def test_standby_compose_file_runs_a_standby(tmp_path: Path) -> None:
     folder = DEPLOY / "compose"
     (compose,) = documents(folder / "standby.yaml")
     (service,) = compose["services"].values()
@@ -138,7 +138,7 @@ def test_the_compose_file_of_a_standby_runs_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["curbstone.service", "curbstone-archive.service", "curbstone-follow.service", "curbstone-standby.service"]
 )
-def test_systemd_reads_the_unit_and_finds_it_closed(tmp_path: Path, name: str) -> None:
+def test_systemd_unit_is_valid_and_hardened(tmp_path: Path, name: str) -> None:
     command = tmp_path / "curbstone"
     command.write_text("#!/bin/sh\n")
     command.chmod(0o755)
@@ -154,7 +154,7 @@ def test_systemd_reads_the_unit_and_finds_it_closed(tmp_path: Path, name: str) -
 
 
 @needs_systemd
-def test_the_unit_allows_the_calls_by_which_a_server_learns_its_limits() -> None:
+def test_systemd_unit_allows_reading_resource_limits() -> None:
     """The group @resources also forbids to read the limit of open files."""
     filters = re.findall(r"^SystemCallFilter=~(.*)$", UNIT.read_text(encoding="utf-8"), re.M)
     for group in " ".join(filters).split():
@@ -193,7 +193,7 @@ def test_the_manifests_follow_kubernetes_schemas(tmp_path: Path) -> None:
 
 @needs_ops_tools
 @pytest.mark.parametrize("variant", ["base", *VARIANTS])
-def test_the_manifests_fit_together(variant: str) -> None:
+def test_kubernetes_manifests_are_consistent(variant: str) -> None:
     kinds = by_kind(built(variant))
     (stateful,) = kinds["StatefulSet"]
     pod = stateful["spec"]["template"]["spec"]
@@ -218,7 +218,7 @@ def test_the_manifests_fit_together(variant: str) -> None:
 
 @needs_ops_tools
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_full_disk_keeps_the_pod_in_its_service(variant: str) -> None:
+def test_full_disk_keeps_the_pod_ready(variant: str) -> None:
     """A pod that is not ready can't be reached by the consumers that would make room."""
     (stateful,) = by_kind(built(variant))["StatefulSet"]
     (container,) = stateful["spec"]["template"]["spec"]["containers"]
@@ -253,7 +253,7 @@ def test_a_server_accepts_the_settings_of_each_variant(
 
 
 @needs_ops_tools
-def test_the_pods_of_the_variant_with_failover_may_do_what_they_need() -> None:
+def test_failover_pods_have_the_required_permissions() -> None:
     kinds = by_kind(built("failover"))
     (stateful,), (lease,), (role,) = kinds["StatefulSet"], kinds["Lease"], kinds["Role"]
     (account,), (binding,) = kinds["ServiceAccount"], kinds["RoleBinding"]
@@ -272,7 +272,7 @@ def test_the_pods_of_the_variant_with_failover_may_do_what_they_need() -> None:
 
 
 @needs_ops_tools
-def test_the_prometheus_operator_has_the_same_rules_and_scrapes_the_pod() -> None:
+def test_prometheus_operator_has_the_same_rules_and_scrapes_the_pod() -> None:
     kinds = by_kind(built("production"))
     (rules,), (monitor,) = kinds["PrometheusRule"], kinds["ServiceMonitor"]
     assert rules["spec"] == yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text(encoding="utf-8"))

@@ -87,7 +87,7 @@ def several(world: World, queue: Queue, count: int, owner: str) -> list[Lease]:
     return found
 
 
-def test_leases_are_counted_by_owner_however_they_end(world: World) -> None:
+def test_leases_are_counted_per_owner_until_they_end(world: World) -> None:
     leased, queue, other = world.broker.leased, world.queue(), world.queue()
     world.publish(queue, *"abcdef")
     world.publish(other, "g")
@@ -111,7 +111,7 @@ def test_leases_are_counted_by_owner_however_they_end(world: World) -> None:
     assert {leased.queue_of(each.token) for each in (*mine, *theirs)} == {None}
 
 
-def test_a_lease_may_wait(world: World) -> None:
+def test_lease_can_wait_for_a_message(world: World) -> None:
     queue = world.queue()
     got: list[Any] = []
     queue.lease(5, 60_000, got.append, wait_ms=10_000)
@@ -121,7 +121,7 @@ def test_a_lease_may_wait(world: World) -> None:
     assert bodies(got[0]) == ["a"]
 
 
-def test_a_rejected_message_goes_to_the_dead_letter_queue_and_home_again(world: World) -> None:
+def test_rejected_message_is_dead_lettered_and_can_be_redriven(world: World) -> None:
     dead = world.queue()
     queue = world.queue(dead_letter=str(dead.name))
     peer = world.peer(queue)
@@ -141,7 +141,7 @@ def test_a_rejected_message_goes_to_the_dead_letter_queue_and_home_again(world: 
     assert letter["x-dead-id"] != queue.message_id(seq)
 
 
-def test_what_is_no_dead_letter_stays_where_it_is(world: World) -> None:
+def test_redrive_skips_messages_that_are_no_dead_letters(world: World) -> None:
     queue = world.queue()
     world.publish(queue, "a", "b")
     error, redriven = world.answer(lambda done: queue.redrive(None, 10, done))
@@ -149,7 +149,7 @@ def test_what_is_no_dead_letter_stays_where_it_is(world: World) -> None:
     assert sorted(world.bodies(queue, 2)) == ["a", "b"]
 
 
-def test_a_message_that_was_tried_too_often_is_dead(world: World) -> None:
+def test_message_beyond_max_tries_is_dead_lettered(world: World) -> None:
     dead = world.queue()
     queue = world.queue(max_tries=3, dead_letter=str(dead.name))
     (seq,) = world.publish(queue, "a")
@@ -164,7 +164,7 @@ def test_a_message_that_was_tried_too_often_is_dead(world: World) -> None:
     assert world.bodies(queue) == []
 
 
-def test_without_a_dead_letter_queue_the_dead_are_dropped(world: World) -> None:
+def test_without_a_dead_letter_queue_dead_messages_are_dropped(world: World) -> None:
     queue = world.queue(max_tries=1)
     world.publish(queue, "a", "b")
     leases = lease(world, queue, 2)
@@ -174,7 +174,7 @@ def test_without_a_dead_letter_queue_the_dead_are_dropped(world: World) -> None:
     assert queue.stats.dropped == 2
 
 
-def test_what_has_expired_is_never_delivered(world: World) -> None:
+def test_expired_message_is_never_delivered(world: World) -> None:
     dead = world.queue()
     queue = world.queue(dead_letter=str(dead.name), ttl=600)
     (seq,) = world.publish(queue, "a", ttl_ms=150, headers=b"x:1\n")
@@ -203,7 +203,7 @@ def expired(world: World, dead: Queue) -> bool:
     return found
 
 
-def test_a_message_can_be_settled_by_its_id_whether_it_is_leased_or_not(world: World) -> None:
+def test_message_can_be_settled_by_id_leased_or_not(world: World) -> None:
     queue = world.queue()
     first, second, _ = world.publish(queue, "a", "b", "c")
     (held,) = lease(world, queue)
@@ -214,7 +214,7 @@ def test_a_message_can_be_settled_by_its_id_whether_it_is_leased_or_not(world: W
     assert world.bodies(queue) == ["c"]
 
 
-def test_a_message_that_another_has_leased_is_not_there_to_be_settled_by_its_id(world: World) -> None:
+def test_message_leased_elsewhere_cannot_be_settled_by_id(world: World) -> None:
     queue = world.queue()
     (seq,) = world.publish(queue, "a")
     (held,) = lease(world, queue, owner="ann")
@@ -223,7 +223,7 @@ def test_a_message_that_another_has_leased_is_not_there_to_be_settled_by_its_id(
     assert world.pop(queue, wait_ms=PATIENCE_MS // 2) is not None
 
 
-def test_all_gateways_know_what_was_deleted_before_anybody_fetched_it(model: ModelWorld) -> None:
+def test_deletion_of_an_unfetched_message_reaches_all_gateways(model: ModelWorld) -> None:
     other = model.gateway()
     queue = model.queue()
     same = other.get(queue.name)
@@ -236,7 +236,7 @@ def test_all_gateways_know_what_was_deleted_before_anybody_fetched_it(model: Mod
     model.until(lambda: not known(queue).deleted and not known(late).deleted)  # what is dropped need not be remembered
 
 
-def test_a_message_of_the_future_is_not_there(cluster: ModelWorld | NodeWorld) -> None:
+def test_delayed_message_is_not_found(cluster: ModelWorld | NodeWorld) -> None:
     queue = cluster.queue()
     (seq,) = cluster.publish(queue, "a")
     assert cluster.answer(lambda done: queue.settle_by_id(seq + (1 << 40), done)) == (None, False)
@@ -248,7 +248,7 @@ def known(queue: object) -> Known:
     return queue.known
 
 
-def test_what_was_popped_returns_where_the_engine_can_undo(world: World) -> None:
+def test_undo_restores_popped_messages_where_supported(world: World) -> None:
     queue = world.queue()
     world.publish(queue, "a", "b")
     assert world.bodies(queue) == ["a", "b"]

@@ -49,7 +49,7 @@ def committed(world: World, queue: Queue, *bodies: str) -> CurbstoneError | None
     return error
 
 
-def test_what_breaks_the_schema_is_refused_and_says_where(world: World) -> None:
+def test_schema_violation_is_refused_with_its_place(world: World) -> None:
     queue = world.queue(schema=SCHEMA)
     answers = reported(world, queue, GOOD, BAD, GOOD, "no json")
     assert [(type(error), count) for error, count in answers] == [
@@ -63,7 +63,7 @@ def test_what_breaks_the_schema_is_refused_and_says_where(world: World) -> None:
     assert world.bodies(queue, 2) == [GOOD, GOOD]
 
 
-def test_of_a_batch_or_transaction_that_breaks_the_schema_nothing_is_stored(world: World) -> None:
+def test_schema_violation_refuses_the_whole_batch_or_transaction(world: World) -> None:
     queue = world.queue(schema=SCHEMA)
     ((refused, _count),) = reported(world, queue, GOOD, BAD, atomic=True)
     assert isinstance(refused, SchemaViolation)
@@ -73,7 +73,7 @@ def test_of_a_batch_or_transaction_that_breaks_the_schema_nothing_is_stored(worl
     assert world.bodies(queue, 2) == [GOOD, GOOD]
 
 
-def test_a_schema_can_be_changed_and_taken_away(world: World) -> None:
+def test_schema_can_be_changed_and_removed(world: World) -> None:
     queue = world.queue(schema=SCHEMA)
     with pytest.raises(BadRequest, match="bad option schema"):
         world.broker.declare(queue.name, {"schema": {"$ref": "#/nowhere"}}, lambda _error: None)
@@ -84,7 +84,7 @@ def test_a_schema_can_be_changed_and_taken_away(world: World) -> None:
     assert world.bodies(queue, 2) == [BAD, "a"]
 
 
-def test_a_queue_that_takes_no_messages_hands_out_what_it_has(world: World) -> None:
+def test_publish_paused_queue_still_delivers(world: World) -> None:
     queue = world.queue()
     world.publish(queue, "a")
     declare(world, queue, publish_paused=True)
@@ -98,7 +98,7 @@ def test_a_queue_that_takes_no_messages_hands_out_what_it_has(world: World) -> N
     assert world.bodies(queue, 1) == ["d"]
 
 
-def test_dead_letters_wait_for_a_queue_that_takes_none(world: World) -> None:
+def test_dead_letters_wait_while_the_dead_letter_queue_is_publish_paused(world: World) -> None:
     letters = world.queue(publish_paused=True)
     queue = world.queue(dead_letter=str(letters.name))
     world.publish(queue, "a")
@@ -110,7 +110,7 @@ def test_dead_letters_wait_for_a_queue_that_takes_none(world: World) -> None:
     assert world.bodies(letters, 1) == ["a"]
 
 
-def test_all_gateways_refuse_what_a_queue_does_not_take(cluster: ModelWorld | NodeWorld) -> None:
+def test_publish_pause_reaches_all_gateways(cluster: ModelWorld | NodeWorld) -> None:
     other = cluster.gateway()
     queue = cluster.queue(schema=SCHEMA)
     assert cluster.answer(other.catch_up) == (None,)
@@ -136,7 +136,7 @@ def test_on_a_cluster_a_guarded_queue_has_no_events(cluster: ModelWorld | NodeWo
     assert cluster.answer(lambda done: cluster.broker.bind("news", guarded.name, done)) == (None,)
 
 
-def test_the_oldest_messages_make_room_to_new_ones(world: World) -> None:
+def test_oldest_messages_are_dropped_for_new_ones(world: World) -> None:
     queue = world.queue(cap="64KiB", overflow="drop-oldest")
     bodies = [f"{number:03}" + "x" * 2000 for number in range(100)]
     assert {error for body in bodies for error, _count in reported(world, queue, body)} == {None}
@@ -144,7 +144,7 @@ def test_the_oldest_messages_make_room_to_new_ones(world: World) -> None:
     assert left == bodies[-len(left) :] and 10 <= len(left) < 40
 
 
-def test_what_makes_room_is_no_dead_letter_and_what_is_rejected_is_one(world: World) -> None:
+def test_dropped_messages_are_no_dead_letters_unlike_rejected_ones(world: World) -> None:
     letters = world.queue()
     queue = world.queue(cap="64KiB", overflow="drop-oldest", dead_letter=str(letters.name))
     peer = world.peer(queue, window=1)
@@ -156,19 +156,19 @@ def test_what_makes_room_is_no_dead_letter_and_what_is_rejected_is_one(world: Wo
     assert world.bodies(letters, 1) == [bodies[0]]
 
 
-def test_a_queue_that_refuses_still_refuses(world: World) -> None:
+def test_queue_with_overflow_refuse_still_refuses(world: World) -> None:
     queue = world.queue(cap="64KiB")
     answers = [reported(world, queue, "x" * 30_000)[0][0] for _ in range(4)]
     assert any(isinstance(error, QueueFull) for error in answers)
 
 
-def test_what_happens_at_the_cap_is_fixed_when_a_queue_is_made_on_a_cluster(cluster: ModelWorld | NodeWorld) -> None:
+def test_overflow_option_is_fixed_at_creation_on_a_cluster(cluster: ModelWorld | NodeWorld) -> None:
     queue = cluster.queue()
     with pytest.raises(Conflict, match="the overflow of queue .* is refuse: on a cluster it is fixed"):
         cluster.broker.declare(queue.name, {"overflow": "drop-oldest"}, lambda _error: None)
 
 
-def test_a_cluster_has_no_window_of_idempotency_keys_and_registers_none(
+def test_cluster_refuses_an_idempotency_window(
     cluster: ModelWorld | NodeWorld,
 ) -> None:
     """Gateways of earlier versions would refuse the whole entry of an option that they don't know."""
@@ -183,7 +183,7 @@ def test_a_cluster_has_no_window_of_idempotency_keys_and_registers_none(
 @pytest.mark.parametrize(
     "option", [{"key_limit": 5}, {"key_limit": 0}, {"key_rate": 1}, {"key_burst": 2}, {"fair": True}]
 )
-def test_a_cluster_knows_no_limits_of_keys(cluster: ModelWorld | NodeWorld, option: dict[str, object]) -> None:
+def test_cluster_refuses_key_limits(cluster: ModelWorld | NodeWorld, option: dict[str, object]) -> None:
     queue = cluster.queue(key_limit=1, fair=False)
     with pytest.raises(NotSupported, match="key_limit, key_rate and fair need the local engine"):
         cluster.broker.declare(queue.name, option, print)
@@ -193,7 +193,7 @@ def test_a_cluster_knows_no_limits_of_keys(cluster: ModelWorld | NodeWorld, opti
         queue.keys(20, print)
 
 
-def test_on_a_cluster_rabbitmq_orders_by_priority_and_nothing_goes_before_it(cluster: ModelWorld | NodeWorld) -> None:
+def test_cluster_orders_by_priority_in_rabbitmq_only(cluster: ModelWorld | NodeWorld) -> None:
     queue = cluster.queue(oldest_every=0)
     with pytest.raises(NotSupported, match="RabbitMQ itself decides which message of a cluster is next"):
         cluster.broker.declare(queue.name, {"oldest_every": 5}, print)
@@ -206,7 +206,7 @@ def test_on_a_cluster_rabbitmq_orders_by_priority_and_nothing_goes_before_it(clu
     assert [priority_in(each) for each in versions] == ["none", "two-levels", "two-levels", "strict", "strict", "none"]
 
 
-def test_on_a_cluster_a_unique_name_is_refused_with_a_sentence(cluster: ModelWorld | NodeWorld) -> None:
+def test_cluster_refuses_unique_names_with_a_reason(cluster: ModelWorld | NodeWorld) -> None:
     queue = cluster.queue()
     block = b"x-unique:a\n"
     message = Message(b"x", block, orders_in(block))

@@ -16,7 +16,7 @@ TRACEPARENT = b"traceparent:00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331
 BLOCK = b"content-type:text/plain\n" + TRACEPARENT + b"x:1\ny:a\\cb\nx:2\n\xc3\xa4:\xc3\xb6\n"
 
 
-def test_what_is_published_comes_out_in_its_order_and_unchanged(world: World) -> None:
+def test_messages_are_delivered_in_order_and_unchanged(world: World) -> None:
     queue = world.queue()
     seqs = world.publish(queue, "a", "b", "c", headers=BLOCK)
     assert seqs == list(range(seqs[0], seqs[0] + 3))
@@ -29,7 +29,7 @@ def test_what_is_published_comes_out_in_its_order_and_unchanged(world: World) ->
     assert world.bodies(queue) == ["b", "c"]
 
 
-def test_an_empty_queue_gives_nothing_and_a_pop_may_wait(world: World) -> None:
+def test_pop_of_an_empty_queue_returns_nothing_or_waits(world: World) -> None:
     queue = world.queue()
     assert world.pop(queue) is None
     assert world.pop(queue, wait_ms=30) is None
@@ -41,7 +41,7 @@ def test_an_empty_queue_gives_nothing_and_a_pop_may_wait(world: World) -> None:
     assert world.pop(queue) is None
 
 
-def test_a_pop_that_is_given_up_or_unwanted_takes_nothing(world: World) -> None:
+def test_cancelled_pop_takes_nothing(world: World) -> None:
     queue = world.queue()
     got: list[object] = []
     waiter = queue.pop(got.append, wait_ms=PATIENCE_MS // 2)
@@ -52,7 +52,7 @@ def test_a_pop_that_is_given_up_or_unwanted_takes_nothing(world: World) -> None:
     assert world.bodies(queue, 1, wait_ms=100) == ["a"] and not got
 
 
-def test_a_consumer_has_as_many_as_its_window_and_more_as_it_acks(world: World) -> None:
+def test_window_limits_deliveries_until_acked(world: World) -> None:
     queue = world.queue()
     peer = world.peer(queue, window=2)
     world.publish(queue, *"abcde")
@@ -71,7 +71,7 @@ def test_a_consumer_has_as_many_as_its_window_and_more_as_it_acks(world: World) 
     assert [each.tries for each in again.deliveries if each.message.body in (b"c", b"d")] == [1, 1]
 
 
-def test_what_is_given_back_is_delivered_again_with_one_more_try(world: World) -> None:
+def test_requeued_message_is_redelivered_with_one_more_try(world: World) -> None:
     queue = world.queue()
     peer = world.peer(queue, window=1)
     seqs = world.publish(queue, "a", "b", headers=BLOCK)
@@ -102,7 +102,7 @@ def test_a_delay_is_never_shortened(world: World) -> None:
     assert peer.deliveries[2].tries == 1 and peer.deliveries[2].message.seq == peer.deliveries[0].message.seq
 
 
-def test_what_is_delivered_automatically_is_settled_by_that(world: World) -> None:
+def test_automatic_delivery_settles_the_message(world: World) -> None:
     queue = world.queue()
     peer = world.peer(queue, auto=True)
     world.publish(queue, *"abc")
@@ -112,7 +112,7 @@ def test_what_is_delivered_automatically_is_settled_by_that(world: World) -> Non
     world.ready(queue, 0)
 
 
-def test_a_held_consumer_gets_nothing_and_a_paused_one_can_settle(world: World) -> None:
+def test_held_consumer_gets_nothing_and_paused_one_can_settle(world: World) -> None:
     queue = world.queue()
     peer = world.peer(queue)
     peer.consumer.hold()
@@ -129,7 +129,7 @@ def test_a_held_consumer_gets_nothing_and_a_paused_one_can_settle(world: World) 
     assert world.bodies(queue) == ["b"]
 
 
-def test_it_is_reported_who_takes_from_a_queue_and_who_holds_a_message(world: World) -> None:
+def test_consumers_of_a_queue_and_holder_of_a_message_are_reported(world: World) -> None:
     queue = world.queue()
     ann, bob = Who("stomp", "10.0.0.1", 5, "ann"), Who("http", "::1", 6, "bob")
     assert (ann.peer, bob.peer, UNKNOWN.peer) == ("10.0.0.1:5", "[::1]:6", "")
@@ -149,7 +149,7 @@ def test_it_is_reported_who_takes_from_a_queue_and_who_holds_a_message(world: Wo
     assert [each.who for each in queue.holders()] == [bob]
 
 
-def test_a_call_that_waits_for_a_message_is_a_consumer_that_holds_nothing(world: World) -> None:
+def test_waiting_call_is_a_consumer_without_messages(world: World) -> None:
     """An event stream that waited was not listed, as if nobody took from the queue."""
     queue = world.queue()
     bob = Who("sse", "::1", 6, "bob")
@@ -168,7 +168,7 @@ def test_a_call_that_waits_for_a_message_is_a_consumer_that_holds_nothing(world:
     assert [each.kind for each in queue.holders()] == ["leases"]
 
 
-def test_it_is_reported_how_each_consumer_stands(world: World) -> None:
+def test_consumer_states_are_reported(world: World) -> None:
     queue = world.queue()
     windowed, auto = world.peer(queue, window=1), world.peer(queue, auto=True)
 
@@ -198,7 +198,7 @@ def test_two_consumers_share_a_queue(world: World) -> None:
     assert all(len(peer.deliveries) == 5 for peer in peers)
 
 
-def test_the_counts_say_what_is_ready_and_what_is_with_clients(world: World) -> None:
+def test_counts_show_ready_and_unsettled_messages(world: World) -> None:
     queue = world.queue()
     world.publish(queue, *"abc")
     world.ready(queue, 3)
@@ -208,7 +208,7 @@ def test_the_counts_say_what_is_ready_and_what_is_with_clients(world: World) -> 
     assert (queue.counts().wip, queue.counts().consumers) == (2, 1)
 
 
-def test_who_watches_a_queue_hears_of_changes(world: World) -> None:
+def test_watcher_is_notified_of_changes(world: World) -> None:
     queue = world.queue()
     heard: list[int] = []
     unwatch = queue.watch(lambda: heard.append(queue.counts().rdy))
@@ -217,7 +217,7 @@ def test_who_watches_a_queue_hears_of_changes(world: World) -> None:
     unwatch()
 
 
-def test_a_message_that_is_too_large_is_refused_and_its_neighbours_are_not(world: World) -> None:
+def test_too_large_message_is_refused_alone(world: World) -> None:
     queue = world.queue(max_message_size=10)
     reported: list[tuple[object, int]] = []
     messages = [Message(b"small"), Message(b"x" * 11), Message(b"small")]
@@ -227,7 +227,7 @@ def test_a_message_that_is_too_large_is_refused_and_its_neighbours_are_not(world
     assert world.bodies(queue) == ["small", "small"]
 
 
-def test_a_full_queue_refuses_and_takes_again_when_there_is_room(world: World) -> None:
+def test_full_queue_refuses_until_there_is_room(world: World) -> None:
     queue = world.queue(cap=64 * KIB)
     stored = 0
     error: object = None
@@ -248,7 +248,7 @@ def test_a_full_queue_refuses_and_takes_again_when_there_is_room(world: World) -
     assert world.publish(queue, "again")
 
 
-def test_a_deleted_queue_ends_its_consumers_and_returns_empty(world: World) -> None:
+def test_deleted_queue_ends_consumers_and_is_recreated_empty(world: World) -> None:
     queue = world.queue()
     peer = world.peer(queue)
     peer.consumer.pause()
@@ -268,7 +268,7 @@ def test_a_deleted_queue_ends_its_consumers_and_returns_empty(world: World) -> N
     assert again.uid != queue.uid and world.bodies(again) == ["c"]
 
 
-def test_purging_removes_what_is_ready_and_what_is_delayed(world: World) -> None:
+def test_purge_removes_ready_and_delayed_messages(world: World) -> None:
     queue = world.queue()
     world.publish(queue, *"abc")
     world.publish(queue, "later", delay_ms=200)
@@ -278,7 +278,7 @@ def test_purging_removes_what_is_ready_and_what_is_delayed(world: World) -> None
     assert world.bodies(queue, 1, wait_ms=1500) == ["after"]
 
 
-def test_groups_get_every_message_or_those_that_name_them(world: World) -> None:
+def test_groups_get_all_messages_or_those_naming_them(world: World) -> None:
     queue = world.queue(groups=["audit", "mail"])
     world.publish(queue, "all")
     world.publish(queue, "some", groups=("mail", "other"))
@@ -316,7 +316,7 @@ def test_an_event_reaches_the_queues_that_are_bound_to_it(world: World) -> None:
     assert world.bodies(queues[1]) == ["again"]
 
 
-def test_a_mask_takes_the_events_that_its_words_mean(world: World) -> None:
+def test_mask_matches_events_by_words(world: World) -> None:
     queue = world.queue()
     word = queue.name.queue.replace(".", "-")
     bound = {f"{word}.*.paid", f"{word}.new.>", f"{word}.#.end"}
@@ -366,9 +366,7 @@ def test_a_transaction_publishes_and_settles(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ack", "nack", "reject"])
-def test_a_transaction_settles_the_delivery_it_was_asked_to_and_not_one_that_came_later(
-    world: World, kind: str
-) -> None:
+def test_transaction_settles_the_named_delivery_and_no_later_one(world: World, kind: str) -> None:
     """A message that was given back before the commit was settled by it when it had come again."""
     source, target = world.queue(), world.queue()
     peer = world.peer(source, window=1)

@@ -22,7 +22,7 @@ from tests.kit.simulated import SimHost
 
 
 @given(st.integers(1, 12 * 86_400_000))
-def test_a_ladder_is_never_too_short_and_has_few_steps(delay_ms: int) -> None:
+def test_delay_steps_never_shorten_a_delay_and_are_few(delay_ms: int) -> None:
     step, key = delay_ladder.route(delay_ms, "cs/p/a.b#g")
     words = key.split(".", LADDER_STEPS)
     bits = [int(word) for word in words[:LADDER_STEPS]]
@@ -33,7 +33,7 @@ def test_a_ladder_is_never_too_short_and_has_few_steps(delay_ms: int) -> None:
     assert waits_ms[0] == LADDER_STEP_MS << step
 
 
-def test_a_delay_beyond_the_ladder_takes_it_again() -> None:
+def test_delay_beyond_the_longest_step_repeats() -> None:
     step, _ = delay_ladder.route(400 * 86_400_000, "q")
     assert step == LADDER_STEPS - 1
 
@@ -79,7 +79,7 @@ def known(name: str, uid: str) -> Entry:
     return Known(queue_name(name), uid, QueueOptions()).as_entry()
 
 
-def test_the_registry_is_the_same_after_the_same_entries_however_often_they_come() -> None:
+def test_registry_entries_are_idempotent() -> None:
     entries: list[Entry] = [
         known("a", "1"),
         known("a", "2"),
@@ -106,7 +106,7 @@ def test_the_registry_is_the_same_after_the_same_entries_however_often_they_come
     assert again.by_name == registry.by_name
 
 
-def test_a_reader_that_comes_when_the_beginning_is_gone_begins_with_a_snapshot() -> None:
+def test_late_registry_reader_starts_from_a_snapshot() -> None:
     changes: list[Any] = []
     host = SimHost(Random(0), START_MS)
     log = RegistryLog(host, _NoLink(), "stream", "life", lambda entry, _change: changes.append(entry), lambda: None)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ def pause(world: World, queue: Queue, *, on: bool = True, broker: Broker | None 
     assert error is None, error
 
 
-def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(world: World) -> None:
+def test_paused_queue_delivers_nothing_until_resumed(world: World) -> None:
     queue = world.queue(paused=True)
     world.publish(queue, "a", "b", "c")
     assert world.pop(queue) is None
@@ -29,7 +29,7 @@ def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(world: World) -> N
     assert sorted([waiting[0].message.body.decode(), *peer.bodies]) == ["a", "b", "c"]
 
 
-def test_what_was_delivered_before_a_pause_can_be_settled(world: World) -> None:
+def test_deliveries_before_a_pause_can_be_settled(world: World) -> None:
     queue = world.queue()
     peer = world.peer(queue, window=2)
     world.publish(queue, "a", "b", "c")
@@ -44,7 +44,7 @@ def test_what_was_delivered_before_a_pause_can_be_settled(world: World) -> None:
     assert sorted(peer.bodies[2:]) == ["b", "c"]
 
 
-def test_a_call_that_waits_keeps_waiting_while_its_queue_is_paused(world: World) -> None:
+def test_waiting_call_keeps_waiting_while_paused(world: World) -> None:
     queue = world.queue()
     got: list[Any] = []
     queue.lease(5, 60_000, got.append, wait_ms=60_000)
@@ -83,7 +83,7 @@ def exists(world: World, queue: Queue) -> bool:
     return any(each.uid == queue.uid for each in world.broker.queues())
 
 
-def test_a_queue_that_nobody_takes_from_goes(world: World) -> None:
+def test_unused_queue_is_deleted(world: World) -> None:
     queue, kept = world.queue(), world.queue()
     peer = world.peer(queue, window=1)
     world.publish(queue, "a", "b")
@@ -102,7 +102,7 @@ def after(model: ModelWorld, seconds: int, queue: Queue) -> bool:
     return exists(model, queue)
 
 
-def test_what_clients_of_any_gateway_do_keeps_a_queue(model: ModelWorld) -> None:
+def test_activity_at_any_gateway_keeps_a_queue(model: ModelWorld) -> None:
     other = model.gateway()
     queue = model.queue(unused=10)
     assert after(model, 9, queue)
@@ -123,7 +123,7 @@ def test_what_clients_of_any_gateway_do_keeps_a_queue(model: ModelWorld) -> None
     assert not after(model, 20, queue)
 
 
-def test_polls_that_find_nothing_keep_a_queue(model: ModelWorld) -> None:
+def test_empty_polls_keep_a_queue(model: ModelWorld) -> None:
     queue = model.queue(unused=10)
     same = model.gateway().get(queue.name)
     for _ in range(5):
@@ -134,7 +134,7 @@ def test_polls_that_find_nothing_keep_a_queue(model: ModelWorld) -> None:
     assert not after(model, 20, queue)
 
 
-def test_a_queue_that_goes_at_once_has_a_minute_for_its_first_consumer(model: ModelWorld) -> None:
+def test_auto_delete_0_waits_a_minute_for_the_first_consumer(model: ModelWorld) -> None:
     queue = model.queue(unused=0)
     assert after(model, 55, queue)
     peer = model.peer(queue)
@@ -143,7 +143,7 @@ def test_a_queue_that_goes_at_once_has_a_minute_for_its_first_consumer(model: Mo
     assert not after(model, 10, queue)
 
 
-def test_a_queue_stays_while_rabbitmq_does_not_say_whether_it_has_consumers(model: ModelWorld) -> None:
+def test_queue_is_kept_while_its_consumer_count_is_unknown(model: ModelWorld) -> None:
     queue = model.queue(unused=10)
     model.model.is_down = True
     model.model.lose()

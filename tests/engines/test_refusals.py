@@ -58,7 +58,7 @@ def test_a_batch_is_stored_in_order_and_answered_once(world: World) -> None:
     assert world.bodies(queue, 3, group="g") == ["a", "b", "c"]
 
 
-def test_a_batch_with_something_wrong_stores_nothing(world: World) -> None:
+def test_invalid_batch_stores_nothing(world: World) -> None:
     queue = world.queue()
     error, _first, count = batch(world, queue, "a", "x" * (DEFAULTS.max_message_size + 1), "b")
     assert isinstance(error, MessageTooLarge) and count == 3
@@ -66,7 +66,7 @@ def test_a_batch_with_something_wrong_stores_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_a_batch_is_stored_whole_or_not_at_all_whenever_connections_are_lost(model: ModelWorld, seed: int) -> None:
+def test_connection_loss_leaves_batches_atomic(model: ModelWorld, seed: int) -> None:
     random = Random(seed)
     print("seed", seed)
     queue = model.queue()
@@ -89,7 +89,7 @@ def test_a_batch_is_stored_whole_or_not_at_all_whenever_connections_are_lost(mod
         assert there[body] >= 3 or (reported[0] is not None and not there[body]), (body, there)
 
 
-def test_what_one_group_refuses_is_not_stored_in_the_others_over_and_over(model: ModelWorld) -> None:
+def test_refusal_by_one_group_does_not_store_copies_in_others(model: ModelWorld) -> None:
     """A refusal does not say whose it is; each try stored a copy more where there was room."""
     queue = model.queue(cap=CAP, groups=["slow"])
     peer = model.peer(queue, auto=True)
@@ -103,7 +103,7 @@ def test_what_one_group_refuses_is_not_stored_in_the_others_over_and_over(model:
     assert model.bodies(queue, group="slow") == [FILLING]
 
 
-def test_an_event_names_the_queue_that_refused_it_and_the_others_have_it(model: ModelWorld) -> None:
+def test_event_names_the_refusing_queue_and_reaches_the_others(model: ModelWorld) -> None:
     full, other = model.queue(cap=CAP), model.queue()
     model.publish(full, FILLING)
     bind(model, "news", full, other)
@@ -116,7 +116,7 @@ def test_an_event_names_the_queue_that_refused_it_and_the_others_have_it(model: 
     assert 1 <= Counter(peer.bodies)[BODY] <= 2
 
 
-def test_a_committed_event_is_not_stored_over_and_over_while_a_queue_is_full(model: ModelWorld) -> None:
+def test_committed_event_is_not_duplicated_while_a_queue_is_full(model: ModelWorld) -> None:
     full, other, third = model.queue(cap=CAP), model.queue(), model.queue()
     model.publish(full, FILLING)
     bind(model, "news", full, other)
@@ -133,7 +133,7 @@ def test_a_committed_event_is_not_stored_over_and_over_while_a_queue_is_full(mod
     assert model.bodies(full) == [] and not model.model.queues[model.engine.names.transactions].ready
 
 
-def test_what_waits_for_a_full_queue_holds_up_no_other(model: ModelWorld) -> None:
+def test_message_waiting_for_a_full_queue_blocks_no_other(model: ModelWorld) -> None:
     """A hundred of them filled the window, and no transaction of anybody was carried out any more."""
     full, other = model.queue(cap=CAP), model.queue()
     model.publish(full, FILLING)
@@ -156,7 +156,7 @@ def test_what_waits_for_a_full_queue_holds_up_no_other(model: ModelWorld) -> Non
     assert set(found) == {f"{number}{BODY}" for number in range(150)} and set(found.values()) == {2}
 
 
-def test_a_committed_message_that_can_never_be_stored_is_kept_with_the_lost(
+def test_committed_message_that_cannot_be_stored_is_kept_as_lost(
     model: ModelWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, other = model.queue(), model.queue()
@@ -172,7 +172,7 @@ def test_a_committed_message_that_can_never_be_stored_is_kept_with_the_lost(
     assert [each.body.decode() for each in lost] == [BODY]
 
 
-def test_a_batch_for_a_queue_at_its_cap_is_refused_as_long_as_one_waits(model: ModelWorld) -> None:
+def test_batch_for_a_full_queue_is_refused_while_one_waits(model: ModelWorld) -> None:
     queue = model.queue(cap=CAP)
     model.publish(queue, FILLING)
     assert batch(model, queue, BODY, BODY)[0] is None
@@ -181,7 +181,7 @@ def test_a_batch_for_a_queue_at_its_cap_is_refused_as_long_as_one_waits(model: M
     assert model.bodies(queue, wait_ms=5000) == [FILLING, BODY, BODY]
 
 
-def test_the_longest_names_have_delays_too(cluster: ModelWorld | NodeWorld) -> None:
+def test_longest_queue_names_support_delays(cluster: ModelWorld | NodeWorld) -> None:
     """The routing key was too long. What came behind was confirmed by the confirms of what came before it."""
     name = queue_name(f"{secrets.token_hex(8)}{'n' * 184}")
     assert cluster.answer(lambda done: cluster.broker.declare(name, {}, done)) == (None,)
@@ -195,9 +195,7 @@ def test_the_longest_names_have_delays_too(cluster: ModelWorld | NodeWorld) -> N
     peer.settle("ack", "a", "b", "later")
 
 
-def test_a_message_that_cannot_be_sent_takes_no_confirm_of_another(
-    model: ModelWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsendable_message_consumes_no_confirm(model: ModelWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = model.queue()
     publish = ModelChannel.publish
 

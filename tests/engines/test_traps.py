@@ -25,7 +25,7 @@ def outcomes(queue: Queue, *bodies: str) -> list[tuple[CurbstoneError | None, in
     return found
 
 
-def test_what_was_not_confirmed_goes_out_again_in_its_order(model: ModelWorld) -> None:
+def test_unconfirmed_messages_are_resent_in_order(model: ModelWorld) -> None:
     queue = model.queue()
     model.model.loses_confirms = True
     found = outcomes(queue, *"abc")
@@ -42,7 +42,7 @@ def test_what_was_not_confirmed_goes_out_again_in_its_order(model: ModelWorld) -
     model.ready(queue, 0)
 
 
-def test_a_refusal_while_the_leader_changes_is_not_told(model: ModelWorld) -> None:
+def test_refusal_during_a_leader_change_is_retried(model: ModelWorld) -> None:
     queue = model.queue()
     model.model.refuses = 5
     found = outcomes(queue, *"ab")
@@ -50,7 +50,7 @@ def test_a_refusal_while_the_leader_changes_is_not_told(model: ModelWorld) -> No
     assert sum(count for _, count in found) == 2 and {error for error, _ in found} == {None}
 
 
-def test_a_refusal_that_lasts_is_a_full_queue(model: ModelWorld) -> None:
+def test_persistent_refusal_is_a_full_queue(model: ModelWorld) -> None:
     queue = model.queue()
     model.model.refuses = 1_000_000
     began_ms = model.now_ms()
@@ -59,7 +59,7 @@ def test_a_refusal_that_lasts_is_a_full_queue(model: ModelWorld) -> None:
     assert isinstance(found[0][0], QueueFull) and 1000 <= model.now_ms() - began_ms < 2000
 
 
-def test_without_a_confirm_nobody_knows(model: ModelWorld) -> None:
+def test_missing_confirm_is_an_unknown_outcome(model: ModelWorld) -> None:
     queue = model.queue()
     model.model.loses_confirms = True
     found = outcomes(queue, "a")
@@ -69,7 +69,7 @@ def test_without_a_confirm_nobody_knows(model: ModelWorld) -> None:
     assert isinstance(found[0][0], Unavailable) and "not known whether" in str(found[0][0])
 
 
-def test_no_broker_is_reported_and_waited_for(model: ModelWorld) -> None:
+def test_unreachable_broker_is_reported_and_retried(model: ModelWorld) -> None:
     queue = model.queue()
     model.model.is_down = True
     model.model.lose()
@@ -85,14 +85,14 @@ def test_no_broker_is_reported_and_waited_for(model: ModelWorld) -> None:
     model.until(lambda: model.broker.health().ok)
 
 
-def test_a_broker_that_takes_nothing_says_why(model: ModelWorld) -> None:
+def test_blocked_broker_reports_its_reason(model: ModelWorld) -> None:
     model.model.block("low on memory")
     assert any("low on memory" in reason for reason in model.broker.health().reasons)
     model.model.block("")
     assert model.broker.health().ok
 
 
-def test_a_lost_connection_ends_its_consumers_and_their_messages_are_delivered_again(model: ModelWorld) -> None:
+def test_connection_loss_ends_consumers_and_redelivers_messages(model: ModelWorld) -> None:
     queue = model.queue()
     model.publish(queue, "a")
     peer = model.peer(queue)
@@ -114,7 +114,7 @@ def test_a_lost_connection_ends_its_consumers_and_their_messages_are_delivered_a
     assert [(each.message.body, each.tries) for each in again[-1].deliveries] == [(b"a", 1)]
 
 
-def test_leases_end_with_their_connection(model: ModelWorld) -> None:
+def test_leases_end_when_their_connection_is_lost(model: ModelWorld) -> None:
     queue = model.queue()
     model.publish(queue, "a")
     ((lease,),) = model.answer(lambda done: queue.lease(1, 60_000, done))
@@ -125,7 +125,7 @@ def test_leases_end_with_their_connection(model: ModelWorld) -> None:
     assert model.bodies(queue) == ["a"]
 
 
-def test_returns_are_counted_under_either_name(model: ModelWorld) -> None:
+def test_delivery_count_is_read_from_either_header(model: ModelWorld) -> None:
     model.model.counts_acquired = True
     queue = model.queue()
     model.publish(queue, "a")
@@ -136,7 +136,7 @@ def test_returns_are_counted_under_either_name(model: ModelWorld) -> None:
     assert peer.deliveries[1].tries == 1
 
 
-def test_tries_add_up_over_a_delay(model: ModelWorld) -> None:
+def test_tries_are_kept_across_a_delay(model: ModelWorld) -> None:
     queue = model.queue()
     model.publish(queue, "a")
     peer = model.peer(queue)
@@ -148,7 +148,7 @@ def test_tries_add_up_over_a_delay(model: ModelWorld) -> None:
     assert peer.deliveries[-1].tries == 4
 
 
-def test_a_queue_that_was_deleted_behind_our_back_is_made_again(model: ModelWorld) -> None:
+def test_queue_deleted_in_rabbitmq_is_recreated(model: ModelWorld) -> None:
     queue = model.queue()
     model.publish(queue, "a")
     del model.model.queues[model.engine.names.queue(queue.name)]
@@ -157,7 +157,7 @@ def test_a_queue_that_was_deleted_behind_our_back_is_made_again(model: ModelWorl
     assert found == [(None, 1)] and model.bodies(queue) == ["b"]
 
 
-def test_what_another_program_published_becomes_a_message(model: ModelWorld) -> None:
+def test_foreign_amqp_message_becomes_a_message(model: ModelWorld) -> None:
     queue = model.queue()
     properties = Properties({"n": 7, "text": "ä"}, content_type="a/b", reply_to="r")
     model.model.publish("", model.engine.names.queue(queue.name), properties, b"foreign")
@@ -166,7 +166,7 @@ def test_what_another_program_published_becomes_a_message(model: ModelWorld) -> 
     assert delivery.message.headers == "content-type:a/b\nn:7\ntext:ä\namqp-reply-to:r\n".encode()
 
 
-def test_a_subscriber_that_is_too_slow_is_ended_and_costs_the_others_nothing(model: ModelWorld) -> None:
+def test_slow_subscriber_is_closed_without_affecting_others(model: ModelWorld) -> None:
     name = private_name("topic.slow")
     assert model.answer(lambda done: model.broker.declare(name, {"cap": 64 * 1024}, done)) == (None,)
     queue = model.broker.get(name)
@@ -181,7 +181,7 @@ def test_a_subscriber_that_is_too_slow_is_ended_and_costs_the_others_nothing(mod
     assert name not in [each.name for each in model.broker.private_queues()]
 
 
-def test_a_filter_of_a_subscriber_is_applied_when_messages_arrive(model: ModelWorld) -> None:
+def test_subscriber_filter_is_applied_on_arrival(model: ModelWorld) -> None:
     """What does not pass is acked, so it is not in the way of what does."""
     name = private_name("topic.filtered")
     assert model.answer(lambda done: model.broker.declare(name, {}, done)) == (None,)
@@ -209,7 +209,7 @@ def test_a_filter_of_a_subscriber_is_applied_when_messages_arrive(model: ModelWo
     peer.expect("2", "3", "0", "answer")
 
 
-def test_a_filter_on_the_binding_of_a_queue_is_refused_and_makes_no_queue(model: ModelWorld) -> None:
+def test_queue_binding_filter_is_refused_without_creating_the_queue(model: ModelWorld) -> None:
     name = queue_name("filtered")
     with pytest.raises(NotSupported, match="needs the local engine"):
         model.broker.bind("e", name, lambda _error: None, filter_text="n > 1")
@@ -226,7 +226,7 @@ def other(model: ModelWorld) -> Engine:
     return engine
 
 
-def test_the_first_of_two_creations_wins_and_both_have_one_queue(model: ModelWorld) -> None:
+def test_concurrent_creations_give_one_queue(model: ModelWorld) -> None:
     second = other(model)
     name = model.fresh()
     mine, theirs = model.engine.ensure(name), second.ensure(name)
@@ -237,7 +237,7 @@ def test_the_first_of_two_creations_wins_and_both_have_one_queue(model: ModelWor
     assert sorted(model.bodies(mine)) == ["a", "b"]
 
 
-def test_a_queue_of_one_gateway_is_known_to_another_and_so_is_its_end(model: ModelWorld) -> None:
+def test_creation_and_deletion_reach_other_gateways(model: ModelWorld) -> None:
     second = other(model)
     queue = model.queue(max_tries=7)
     assert model.answer(second.catch_up) == (None,)
@@ -251,7 +251,7 @@ def test_a_queue_of_one_gateway_is_known_to_another_and_so_is_its_end(model: Mod
     assert isinstance(peer.errors[0], NoSuchQueue)
 
 
-def test_any_gateway_settles_and_extends_the_leases_of_another(model: ModelWorld) -> None:
+def test_leases_can_be_settled_and_extended_at_another_gateway(model: ModelWorld) -> None:
     second = other(model)
     queue = model.queue()
     model.publish(queue, "a", "b", "c")
@@ -267,7 +267,7 @@ def test_any_gateway_settles_and_extends_the_leases_of_another(model: ModelWorld
     assert same.counts().wip == 1 and queue.counts().wip == 1
 
 
-def test_one_ack_may_name_leases_of_all_gateways_and_calls_each_of_them_once(model: ModelWorld) -> None:
+def test_ack_of_leases_of_several_gateways_calls_each_once(model: ModelWorld) -> None:
     """Each life of a gateway that a client made up was a call of its own, of 5 s."""
     engines = [model.engine, other(model), other(model)]
     queue = model.queue()
@@ -295,7 +295,7 @@ def test_one_ack_may_name_leases_of_all_gateways_and_calls_each_of_them_once(mod
     assert queue.counts().wip == 0
 
 
-def test_the_leases_of_a_gateway_that_is_gone_are_stale_and_their_messages_back(model: ModelWorld) -> None:
+def test_leases_of_a_dead_gateway_are_stale_and_their_messages_requeued(model: ModelWorld) -> None:
     second = other(model)
     queue = model.queue()
     model.publish(queue, "a")
@@ -322,7 +322,7 @@ def test_a_gateway_that_starts_later_knows_all_queues(model: ModelWorld) -> None
     assert answer[0] is None and model.bodies(queue, group="g") == ["x"]
 
 
-def test_who_loses_the_registry_for_a_while_misses_nothing(model: ModelWorld) -> None:
+def test_gateway_catches_up_after_losing_the_registry(model: ModelWorld) -> None:
     second = other(model)
     model.model.lose("control")
     queue = model.queue()
@@ -336,7 +336,7 @@ def halfway(model: ModelWorld, second: Engine, queue: Queue) -> None:
     cast(Any, second.get(queue.name)).declaration.changed = lambda *_: None
 
 
-def test_a_binding_whose_gateway_died_half_way_is_made_for_who_asks_again(model: ModelWorld) -> None:
+def test_half_made_binding_is_completed_by_a_retry(model: ModelWorld) -> None:
     second = other(model)
     queue = model.queue()
     model.answer(second.catch_up)
@@ -349,7 +349,7 @@ def test_a_binding_whose_gateway_died_half_way_is_made_for_who_asks_again(model:
     assert answer[0] is None and model.bodies(queue) == ["x"]
 
 
-def test_a_group_whose_gateway_died_half_way_gets_what_others_publish(model: ModelWorld) -> None:
+def test_half_made_group_receives_messages_of_others(model: ModelWorld) -> None:
     second = other(model)
     queue = model.queue()
     model.publish(queue, "a")
@@ -361,7 +361,7 @@ def test_a_group_whose_gateway_died_half_way_gets_what_others_publish(model: Mod
     assert model.bodies(queue, group="g") == ["b"] and model.bodies(queue) == ["a", "b"]
 
 
-def test_a_change_that_failed_is_not_taken_for_done(model: ModelWorld) -> None:
+def test_failed_change_is_not_treated_as_done(model: ModelWorld) -> None:
     """It was answered with success when it was asked for again, and events went nowhere."""
     queue = model.queue()
     model.model.is_down = True

@@ -30,7 +30,7 @@ def committed(world: World, *publishes: tuple[Queue, Message]) -> CurbstoneError
     return error
 
 
-def test_several_messages_arrive_in_order_with_all_that_was_asked_for(world: World) -> None:
+def test_transaction_messages_arrive_in_order_with_their_options(world: World) -> None:
     first, second = world.queue(groups=["g"]), world.queue()
     (error,) = world.answer(lambda done: world.broker.bind("news", second.name, done, second.name.project))
     assert error is None
@@ -49,7 +49,7 @@ def test_several_messages_arrive_in_order_with_all_that_was_asked_for(world: Wor
         peer.settle("ack", "a", "b", "late")
 
 
-def test_what_is_wrong_with_one_message_refuses_all_and_settles_nothing(cluster: ModelWorld | NodeWorld) -> None:
+def test_one_invalid_message_refuses_the_whole_transaction(cluster: ModelWorld | NodeWorld) -> None:
     source, good, gone = (cluster.queue() for _ in range(3))
     peer = cluster.peer(source)
     cluster.publish(source, "a")
@@ -81,7 +81,7 @@ def test_what_is_wrong_with_one_message_refuses_all_and_settles_nothing(cluster:
     assert cluster.bodies(good, wait_ms=100) == []
 
 
-def test_what_is_acked_with_it_is_acked_once_it_is_committed(cluster: ModelWorld | NodeWorld) -> None:
+def test_transaction_acks_take_effect_after_commit(cluster: ModelWorld | NodeWorld) -> None:
     source, target = cluster.queue(), cluster.queue()
     peer = cluster.peer(source)
     cluster.publish(source, "a", "b")
@@ -95,7 +95,7 @@ def test_what_is_acked_with_it_is_acked_once_it_is_committed(cluster: ModelWorld
     assert (cluster.bodies(target), cluster.bodies(source, 1)) == (["x", "y"], ["b"])
 
 
-def test_another_gateway_carries_out_what_is_left(cluster: ModelWorld | NodeWorld) -> None:
+def test_another_gateway_completes_unfinished_transactions(cluster: ModelWorld | NodeWorld) -> None:
     """Each tells the one that the transaction came from: nobody waits until the time is up."""
     target = cluster.queue()
     other = cluster.gateway()
@@ -114,7 +114,7 @@ def test_another_gateway_carries_out_what_is_left(cluster: ModelWorld | NodeWorl
     assert cluster.bodies(target, 8, wait_ms=200) == list("xxyyxxyy")
 
 
-def test_a_queue_at_its_cap_gets_its_message_when_it_has_room(model: ModelWorld) -> None:
+def test_full_queue_gets_the_committed_message_when_it_has_room(model: ModelWorld) -> None:
     full, other = model.queue(cap="64KiB"), model.queue()
     model.publish(full, "x" * 60_000)
     assert committed(model, (other, Message(b"a")), (full, Message(b"y" * 10_000))) is None
@@ -128,7 +128,7 @@ def test_a_queue_at_its_cap_gets_its_message_when_it_has_room(model: ModelWorld)
     assert (model.bodies(other), model.bodies(full, 1)) == (["b"], ["z"])
 
 
-def test_a_queue_that_is_deleted_behind_the_commit_takes_its_message_along(model: ModelWorld) -> None:
+def test_queue_deleted_after_the_commit_drops_its_message(model: ModelWorld) -> None:
     full, other = model.queue(cap="64KiB"), model.queue()
     model.publish(full, "x" * 60_000)
     answers: list[Any] = []
@@ -145,7 +145,7 @@ def test_a_queue_that_is_deleted_behind_the_commit_takes_its_message_along(model
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_all_or_nothing_whenever_connections_are_lost(model: ModelWorld, seed: int) -> None:
+def test_connection_loss_leaves_transactions_atomic(model: ModelWorld, seed: int) -> None:
     random = Random(seed)
     print("seed", seed)
     queues = [model.queue() for _ in range(3)]
@@ -172,7 +172,7 @@ def test_all_or_nothing_whenever_connections_are_lost(model: ModelWorld, seed: i
 
 
 @pytest.mark.parametrize("how", ["cancelled", "ended"])
-def test_a_unit_under_way_is_carried_out_when_its_channel_alone_is_lost(model: ModelWorld, how: str) -> None:
+def test_transaction_completes_after_losing_only_its_channel(model: ModelWorld, how: str) -> None:
     """It was acked as known when it came again over the next channel, and its messages were nowhere."""
     full, other = model.queue(cap="64KiB"), model.queue()
     model.publish(full, "x" * 60_000)
@@ -210,7 +210,7 @@ class Mortal:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_all_or_nothing_when_the_gateway_dies(model: ModelWorld, seed: int) -> None:
+def test_gateway_death_leaves_transactions_atomic(model: ModelWorld, seed: int) -> None:
     """Its connections end one after the other, each with what is on its way there."""
     random = Random(seed)
     print("seed", seed)
@@ -243,7 +243,7 @@ def test_all_or_nothing_when_the_gateway_dies(model: ModelWorld, seed: int) -> N
     assert set(outcomes) <= {None}
 
 
-def test_a_unit_returns_as_it_was_and_other_bytes_are_refused() -> None:
+def test_transaction_encoding_round_trips_and_rejects_garbage() -> None:
     number = 12 << 22
     message = Message(b"body", b"a:b\n", orders=Orders(groups=("g",)))
     message.seq, message.timestamp_ms, message.expires_ms = number, time_of(number), 5

@@ -77,7 +77,7 @@ def when_made(cluster: ModelWorld | NodeWorld, maker: Broker, name: QueueName, c
     assert reported == [None]
 
 
-def test_several_queues_are_found_as_soon_as_another_gateway_has_made_them(cluster: ModelWorld | NodeWorld) -> None:
+def test_socket_finds_queues_just_created_at_another_gateway(cluster: ModelWorld | NodeWorld) -> None:
     socket, name = Socket(cluster, cluster.gateway()), cluster.fresh()
     missing, key = cluster.fresh().queue, name.queue
     when_made(
@@ -100,7 +100,7 @@ def test_several_queues_are_found_as_soon_as_another_gateway_has_made_them(clust
     socket.close()
 
 
-def test_what_waits_for_a_queue_goes_with_its_socket(cluster: ModelWorld | NodeWorld) -> None:
+def test_closing_a_socket_cancels_its_queue_lookups(cluster: ModelWorld | NodeWorld) -> None:
     other, name = cluster.gateway(), cluster.fresh()
     socket = Socket(cluster, other)
     socket.say({"subscribe": name.queue})
@@ -109,7 +109,7 @@ def test_what_waits_for_a_queue_goes_with_its_socket(cluster: ModelWorld | NodeW
     assert not other.ensure(name).holders()
 
 
-def test_a_queue_that_can_not_be_looked_for_is_not_reported_to_be_missing(
+def test_failed_queue_lookup_is_not_reported_as_missing(
     cluster: ModelWorld | NodeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, name = cluster.gateway(), cluster.fresh().queue
@@ -123,9 +123,7 @@ def test_a_queue_that_can_not_be_looked_for_is_not_reported_to_be_missing(
     socket.close()
 
 
-def test_a_socket_at_a_queue_that_can_not_be_looked_for_says_so_and_not_that_there_is_none(
-    cluster: ModelWorld | NodeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_socket_reports_a_failed_queue_lookup(cluster: ModelWorld | NodeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     other = cluster.gateway()
     monkeypatch.setattr(other, "catch_up", lambda on_done: on_done(Unavailable("the cluster does not answer")))
     authenticator = OpenAuthenticator(other, cluster.host)
@@ -141,9 +139,7 @@ def test_a_socket_at_a_queue_that_can_not_be_looked_for_says_so_and_not_that_the
 
 
 @pytest.mark.parametrize("protocol", ["publish", "consume"])
-def test_a_socket_opens_at_a_queue_that_another_gateway_has_just_made(
-    cluster: ModelWorld | NodeWorld, protocol: str
-) -> None:
+def test_socket_opens_a_queue_just_created_at_another_gateway(cluster: ModelWorld | NodeWorld, protocol: str) -> None:
     authenticator = OpenAuthenticator(cluster.gateway(), cluster.host)
     logins = Logins(authenticator, documents_are_open=True)
     routes = WebSocketRoutes(authenticator, SETTINGS, OriginPolicy(SETTINGS), logins, Traffic())

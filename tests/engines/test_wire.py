@@ -53,7 +53,7 @@ def of_pika(channel: int, method: Any, properties: Properties, body: bytes) -> b
 
 
 @given(st.integers(1, 2047), SHORT, SHORT, PROPERTIES, st.binary(max_size=3 * FRAME_MAX), st.booleans())
-def test_a_publish_has_the_bytes_that_pika_gives_it(
+def test_publish_encodes_as_pika_does(
     channel: int, exchange: str, key: str, properties: Properties, body: bytes, mandatory: bool
 ) -> None:
     expected = of_pika(channel, spec.Basic.Publish(0, exchange, key, mandatory), properties, body)
@@ -72,7 +72,7 @@ def test_a_publish_has_the_bytes_that_pika_gives_it(
     ],
     ids=["key", "id", "name", "name in a table", "a header frame has one size at most"],
 )
-def test_what_amqp_has_no_bytes_for_is_reported(key: str, properties: Properties) -> None:
+def test_values_unencodable_in_amqp_are_reported(key: str, properties: Properties) -> None:
     with pytest.raises(frames.NotEncodable):
         frames.publish(1, "", key, properties, b"", mandatory=True, frame_max=FRAME_MAX)
 
@@ -134,7 +134,7 @@ def reported(random: Random, tag: int) -> tuple[bytes, object]:
 
 
 @given(st.integers(0, 2**64))
-def test_all_is_seen_once_and_in_order_however_the_bytes_are_cut(seed: int) -> None:
+def test_frames_are_parsed_once_in_order_for_any_split(seed: int) -> None:
     random = Random(seed)
     seen: list[object] = []
     wire = wire_of(seen)
@@ -147,7 +147,7 @@ def test_all_is_seen_once_and_in_order_however_the_bytes_are_cut(seed: int) -> N
     assert seen == [expected for _, expected in said]
 
 
-def test_a_delivery_is_read_as_pika_reads_it() -> None:
+def test_delivery_decodes_as_pika_does() -> None:
     table = {"x-delivery-count": 3, "x-cs-headers": b"a:b\n", "x-death": [{"count": 1, "queue": "q"}]}
     properties = Properties(table, "id-1", "text/plain", "1000", 1_700_000_000, "c", "r", "t", "a", 7)
     got: list[Arrived] = []
@@ -157,7 +157,7 @@ def test_a_delivery_is_read_as_pika_reads_it() -> None:
     assert got == [Arrived(2**40, True, "exchange", "key", properties, b"body")]
 
 
-def test_pika_hears_of_bytes_that_it_does_not_see() -> None:
+def test_pika_heartbeats_count_bypassed_bytes() -> None:
     """Else it would take a node for dead that is so busy with deliveries that it sends no heartbeats."""
     counted: list[int] = []
     wire = wire_of([])
@@ -167,7 +167,7 @@ def test_pika_hears_of_bytes_that_it_does_not_see() -> None:
     assert counted == [len(data)]
 
 
-def test_what_ends_a_consumer_is_heard_before_the_delivery_behind_it() -> None:
+def test_consumer_cancel_is_handled_before_later_deliveries() -> None:
     seen: list[object] = []
     wire = wire_of(seen)
     pika = wire.get_protocol()
@@ -183,7 +183,7 @@ def test_what_ends_a_consumer_is_heard_before_the_delivery_behind_it() -> None:
     assert not wire.consumers
 
 
-def test_an_answer_in_another_protocol_is_for_pika() -> None:
+def test_other_protocol_response_is_passed_to_pika() -> None:
     got: list[bytes] = []
     wire = wire_of([])
     wire.get_protocol().data_received = got.append
@@ -192,7 +192,7 @@ def test_an_answer_in_another_protocol_is_for_pika() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_node_that_does_not_listen_says_so() -> None:
+async def test_unreachable_node_is_reported() -> None:
     """Through all the layers that pika wraps it in."""
     loop = asyncio.get_running_loop()
     with socket.socket() as bound:

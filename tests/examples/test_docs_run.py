@@ -80,7 +80,7 @@ def needs_no_server_of_its_own(block: str) -> bool:
 
 
 @pytest.mark.parametrize("page", ["docs/start.md", "docs/guide-http.md"])
-def test_the_commands_of_a_guide_can_be_followed(run: Runner, page: str) -> None:
+def test_guide_commands_run(run: Runner, page: str) -> None:
     if "guide" in page:
         run.shell(f"curl -X PUT {run.server.url}/v2/demo/queues/jobs")
     blocks = [block for block in run.blocks(page, "sh", "console") if needs_no_server_of_its_own(block)]
@@ -89,7 +89,7 @@ def test_the_commands_of_a_guide_can_be_followed(run: Runner, page: str) -> None
     assert "201 Created" in shown[0] or "x-msg-id" in shown[0].lower() or not shown[0].strip()
 
 
-def test_the_websocket_guide_can_be_followed(run: Runner) -> None:
+def test_websocket_guide_runs(run: Runner) -> None:
     run.shell(f"curl -X PUT {run.server.url}/v2/demo/queues/jobs")
     program, several = run.blocks("docs/guide-websocket.md", "python")
     assert run.python(program) == "hello\n"
@@ -99,7 +99,7 @@ def test_the_websocket_guide_can_be_followed(run: Runner) -> None:
     run.shell(stream)
 
 
-def test_the_tour_of_the_readme_can_be_followed(run: Runner) -> None:
+def test_readme_tour_runs(run: Runner) -> None:
     tour = run.blocks("README.md", "", "python")
     curls = [block for block in tour if block.startswith("curl")]
     publish, look = curls[0], curls[1]
@@ -115,7 +115,7 @@ def test_the_tour_of_the_readme_can_be_followed(run: Runner) -> None:
     assert run.shell(look).splitlines()[-1].startswith("jobs ")
 
 
-def test_the_dialogue_of_the_mqks_guide_is_what_the_server_says(run: Runner) -> None:
+def test_mqks_guide_dialogue_matches_the_server(run: Runner) -> None:
     (dialogue,) = (block for block in run.blocks("docs/guide-mqks.md", "text") if "consume" in block)
     lines = dialogue.splitlines()
     answers = [line for line in lines if line.split(" ")[1] == "ok"]

@@ -29,7 +29,7 @@ def outbox(postgres: Postgres, server: ServerProcess) -> Outbox:
     return Outbox(postgres, server)
 
 
-def test_each_order_is_published_once_whatever_is_killed(server: ServerProcess, outbox: Outbox) -> None:
+def test_each_order_is_published_once_despite_kills(server: ServerProcess, outbox: Outbox) -> None:
     """Two shops at once, so that ids become visible out of their order; something dies in the midst of each round."""
     seed = random.randrange(2**32)
     print("seed", seed)
@@ -73,7 +73,7 @@ def test_a_row_that_becomes_visible_late_is_published(server: ServerProcess, out
         assert _messages(queue) == [{"order": 1, "total": 0}, {"late": True}]
 
 
-def test_a_second_relay_waits_until_the_first_is_gone(server: ServerProcess, outbox: Outbox) -> None:
+def test_second_relay_waits_for_the_first_to_end(server: ServerProcess, outbox: Outbox) -> None:
     counted = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted = %s"
     with Client(server.url, project="shop") as client, outbox.postgres.connect() as database:
 

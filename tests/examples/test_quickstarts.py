@@ -34,12 +34,12 @@ def lacking(program: str) -> str:
     return ""
 
 
-def test_each_file_is_run_by_a_test() -> None:
+def test_every_quickstart_is_tested() -> None:
     assert sorted(COMMANDS) == sorted(path.name for path in FOLDER.iterdir() if path.is_file())
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_what_was_put_in_comes_out_and_is_done(name: str, server: ServerProcess, tmp_path: Path) -> None:
+def test_quickstart_publishes_consumes_and_acks(name: str, server: ServerProcess, tmp_path: Path) -> None:
     program, *arguments = COMMANDS[name]
     if why := lacking(program):
         pytest.skip(why)

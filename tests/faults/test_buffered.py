@@ -71,7 +71,7 @@ def deaf(it: GuardedServer, stack: ExitStack) -> list[socket.socket]:
     return peers
 
 
-def test_answers_that_nobody_reads_are_bounded_and_other_users_continue(it: GuardedServer) -> None:
+def test_unread_responses_are_bounded_and_other_users_continue(it: GuardedServer) -> None:
     """100 connections with pages of 16 MiB made the server hold 1.4 GB for ever."""
     before = memory_bytes(it.server)
     with ExitStack() as stack:
@@ -97,7 +97,7 @@ def test_answers_that_nobody_reads_are_bounded_and_other_users_continue(it: Guar
     assert "Traceback" not in it.server.log
 
 
-def test_bodies_that_are_not_complete_are_bounded_and_refused(it: GuardedServer) -> None:
+def test_incomplete_bodies_are_bounded_and_refused(it: GuardedServer) -> None:
     """100 connections with 8 MiB less a byte made the server hold 800 MB."""
     before = memory_bytes(it.server)
     size = 4 * MIB
@@ -145,7 +145,7 @@ def unfinished(it: GuardedServer, protocol: str) -> tuple[tuple[str, int], list[
     ("protocol", "reported"),
     [("stomp", b"too much unfinished input"), ("mqks", b" error "), ("websocket", b"too much unfinished input")],
 )
-def test_incomplete_messages_are_bounded_over_all_protocols(it: GuardedServer, protocol: str, reported: bytes) -> None:
+def test_incomplete_messages_are_bounded_across_protocols(it: GuardedServer, protocol: str, reported: bytes) -> None:
     before = memory_bytes(it.server)
     address, (login, answer, message) = unfinished(it, protocol)
     said: dict[socket.socket, bytes] = {}
@@ -177,7 +177,7 @@ def test_incomplete_messages_are_bounded_over_all_protocols(it: GuardedServer, p
     until(lambda: not figures(it)["bytes"], "closed connections count")
 
 
-def test_honest_requests_of_one_user_that_come_at_once_are_all_answered(it: GuardedServer) -> None:
+def test_concurrent_requests_of_one_user_are_all_answered(it: GuardedServer) -> None:
     """Together they are several times what the user may hold."""
     body = json.dumps([{"message": ""}] + [{"message": "x" * 1000}] * 2000).encode()
     request = head(it, "eve", f"POST {Q}/messages/batch", f"Content-Length: {len(body)}") + body
@@ -214,7 +214,7 @@ def test_open_transactions_count_as_unfinished(it: GuardedServer) -> None:
         assert it.stomp("ann", "SEND\ndestination:/queue/shop/q\nreceipt:r\n\nx")[1:] == ["RECEIPT", "RECEIPT"]
 
 
-def test_a_user_that_does_not_read_gets_no_deliveries_until_it_does(it: GuardedServer) -> None:
+def test_user_that_does_not_read_gets_no_deliveries(it: GuardedServer) -> None:
     assert it.call("root", "PUT", "/v2/shop/queues/live").status_code == 201
 
     def consumer(user: str) -> Line:
@@ -245,7 +245,7 @@ def test_a_user_that_does_not_read_gets_no_deliveries_until_it_does(it: GuardedS
 
 
 @pytest.mark.parametrize("port", ["stomp", "mqks"])
-def test_bad_connections_of_a_stranger_are_a_few_lines_in_the_log(tmp_path: Path, port: str) -> None:
+def test_failed_connections_are_a_few_log_lines(tmp_path: Path, port: str) -> None:
     """Each was a line of its own."""
     with ServerProcess(tmp_path / "data") as server:
         for _ in range(100):
@@ -259,7 +259,7 @@ def test_bad_connections_of_a_stranger_are_a_few_lines_in_the_log(tmp_path: Path
         assert any(" more" in line for line in lines)
 
 
-def test_bad_handshakes_are_a_few_lines_in_the_log_and_counted(tmp_path: Path) -> None:
+def test_failed_handshakes_are_a_few_log_lines_and_counted(tmp_path: Path) -> None:
     pair = Authority(tmp_path).signed("server")
     tls = (f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}")
     with ServerProcess(tmp_path / "data", "--stomp-addr=tls://127.0.0.1:0", *tls) as server:

@@ -30,7 +30,7 @@ def copy_now(source: Path, to: Path) -> None:
             continue
 
 
-def test_a_copy_made_while_messages_come_has_all_that_was_confirmed_before_it(tmp_path: Path) -> None:
+def test_copy_under_load_has_everything_confirmed_before_it(tmp_path: Path) -> None:
     """Nothing is settled meanwhile: then no file goes. For more, stop the server or take a snapshot of the disk."""
     with ServerProcess(tmp_path / "data", "--cap=32MiB", "--log-level=error") as server:
         witness = Witness(server)
@@ -68,7 +68,7 @@ def test_a_copy_made_while_messages_come_has_all_that_was_confirmed_before_it(tm
             assert "Traceback" not in again.log
 
 
-def test_a_second_after_messages_came_to_many_queues_a_copy_without_redo_files_has_them(tmp_path: Path) -> None:
+def test_copy_without_redo_files_is_complete_after_a_second(tmp_path: Path) -> None:
     """They share a sync, in a redo file; somebody may copy the files in an order that has the wrong one of those."""
     names = [f"q{number}" for number in range(20)]
     with ServerProcess(tmp_path / "data", "--cap=32MiB", "--log-level=error") as server:

@@ -48,7 +48,7 @@ with connect(sys.argv[1], subprotocols=["consume"], proxy=None) as peer:
 """
 
 
-def test_a_stomp_consumer_that_is_stopped_is_freed_by_its_heart_beats(tmp_path: Path) -> None:
+def test_heart_beats_detect_a_stopped_stomp_consumer(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         call(server, "/v2/default/queues/q", "PUT")
         call(server, "/v2/default/queues/q/messages", "POST", b"the body")
@@ -80,9 +80,7 @@ async def consuming(gateway: Running) -> AsyncIterator[asyncio.subprocess.Proces
 
 
 @pytest.mark.anyio
-async def test_a_websocket_consumer_that_is_stopped_is_freed_by_pings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pings_detect_a_stopped_websocket_consumer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "PING_AFTER_S", 1)
     monkeypatch.setattr(protocol, "DEAD_AFTER_S", 10)
     async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
@@ -101,7 +99,7 @@ async def test_a_websocket_consumer_that_is_stopped_is_freed_by_pings(
         assert (await gateway.http.get(QUEUE)).json()["consumers"] == 0
 
 
-def test_consumers_whose_packets_vanish_are_freed_in_bounded_time(tmp_path: Path) -> None:
+def test_consumers_with_dropped_packets_are_detected(tmp_path: Path) -> None:
     """By heart-beats, by keepalive of TCP, and by pings; in a network that can be switched off."""
     unshare = shutil.which("unshare")
     if unshare is None or subprocess.run([unshare, "-n", "ip", "link"], capture_output=True, check=False).returncode:

@@ -87,7 +87,7 @@ def see_all(tmp_path: Path, queues: int, messages: int) -> None:
                 server.restart()
 
 
-def test_all_queues_and_messages_are_found_after_a_restart(tmp_path: Path) -> None:
+def test_all_queues_and_messages_survive_a_restart(tmp_path: Path) -> None:
     see_all(tmp_path, 200, 30_000)
 
 
@@ -103,6 +103,6 @@ def test_ten_thousand_queues_take_100_MB_and_hold_no_files_open(tmp_path: Path) 
 
 
 @pytest.mark.soak
-def test_a_hundred_thousand_queues_and_ten_million_messages_are_found_after_a_restart(tmp_path: Path) -> None:
+def test_hundred_thousand_queues_and_ten_million_messages_survive_a_restart(tmp_path: Path) -> None:
     queues, messages = os.environ.get("CURBSTONE_QUEUES", "100000"), os.environ.get("CURBSTONE_MESSAGES", "10000000")
     see_all(tmp_path, int(queues), int(messages))

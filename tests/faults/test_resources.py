@@ -103,7 +103,7 @@ def test_a_full_disk_refuses_publishes_and_settling_continues(small_disk: Path) 
         assert "Traceback" not in server.log
 
 
-def test_a_directory_in_memory_is_warned_of(small_disk: Path) -> None:
+def test_directory_in_memory_causes_a_warning(small_disk: Path) -> None:
     with ServerProcess(small_disk / "data") as server:
         assert "what is confirmed may be lost: tmpfs is memory" in server.log
 
@@ -149,7 +149,7 @@ def segments(server: ServerProcess) -> set[str]:
     return {path.name for path in server.data_dir.glob("queues/*/*.seg")}
 
 
-def test_in_a_storm_of_connections_the_connected_are_served_and_segments_turn(tmp_path: Path) -> None:
+def test_connection_storm_does_not_affect_connected_clients(tmp_path: Path) -> None:
     with Limited(tmp_path / "data", "--cap=256KiB", "--log-level=error") as server:
         witness = Witness(server)
         with witness.connect() as peer:
@@ -189,7 +189,7 @@ def test_a_client_beyond_the_limit_is_notified(tmp_path: Path) -> None:
             assert client.recv(65536).startswith(b"ERROR\nmessage:the server has reached its limit of connections")
 
 
-def test_a_limit_that_is_lowered_meanwhile_leaves_the_connected_their_service(tmp_path: Path) -> None:
+def test_lowered_limit_does_not_affect_connected_clients(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--cap=256KiB", "--log-level=error") as server:
         witness = Witness(server)
         with witness.connect() as peer, ExitStack() as stack:
@@ -205,7 +205,7 @@ def test_a_limit_that_is_lowered_meanwhile_leaves_the_connected_their_service(tm
         witness.drain(2)
 
 
-def test_there_may_be_more_queues_than_descriptors(tmp_path: Path) -> None:
+def test_more_queues_than_descriptors_are_supported(tmp_path: Path) -> None:
     with Limited(tmp_path / "data", "--cap=64KiB", "--log-level=error") as server:
         names = [f"q{number}" for number in range(NOFILE + 30)]
         for _ in range(2):
@@ -238,7 +238,7 @@ def test_the_soft_limit_is_raised_to_the_hard_one(tmp_path: Path) -> None:
         assert soft == hard > 90
 
 
-def test_a_request_that_memory_does_not_suffice_for_fails_alone(tmp_path: Path) -> None:
+def test_request_beyond_memory_fails_alone(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--cap=256MiB", "--max-message-size=64MiB", "--log-level=error") as server:
         witness = Witness(server)
         call(server, "/v2/default/queues/large", "PUT")
@@ -258,7 +258,7 @@ def test_a_request_that_memory_does_not_suffice_for_fails_alone(tmp_path: Path) 
 
 
 @pytest.mark.soak
-def test_thousands_of_connections_cost_little_and_leave_nothing(tmp_path: Path) -> None:
+def test_thousands_of_connections_cost_little_and_are_released(tmp_path: Path) -> None:
     limit = 2 * CONNECTIONS + 500
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard < limit:

@@ -105,7 +105,7 @@ TRICKLES = {
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("port", "start"), TRICKLES.values(), ids=TRICKLES)
-def test_a_request_that_comes_a_byte_now_and_then_is_ended(served: ServerProcess, port: str, start: bytes) -> None:
+def test_trickling_request_is_ended(served: ServerProcess, port: str, start: bytes) -> None:
     """Its deadline is 10 seconds for what opens a connection and a request's head, 30 for a line, 60 for a body."""
     witness = Witness(served)
     call(served, "/v2/default/queues/q", "PUT")

@@ -22,7 +22,7 @@ BEAT_MS = 4500
 STOPPED_S = 12
 
 
-def test_a_process_that_was_stopped_wrongs_nobody_when_it_continues(tmp_path: Path) -> None:
+def test_process_stopped_and_continued_loses_nothing(tmp_path: Path) -> None:
     """What the clients sent meanwhile, heart-beats too, is read before anyone is found silent."""
     with ServerProcess(tmp_path / "data", "--log-level=warning") as server:
         witness = Witness(server)
@@ -64,7 +64,7 @@ def clock(tmp_path: Path) -> Clock:
 
 
 @pytest.mark.parametrize("jump", ["-3600", "+315360000"], ids=["an hour back", "ten years on"])
-def test_a_clock_that_jumps_loses_nothing_and_expires_nothing_early(tmp_path: Path, clock: Clock, jump: str) -> None:
+def test_clock_jump_loses_nothing_and_expires_nothing_early(tmp_path: Path, clock: Clock, jump: str) -> None:
     with ServerProcess(tmp_path / "data", "--log-level=warning", env=clock.env) as server:
         witness = Witness(server)
         call(server, "/v2/default/queues/timed", "PUT")
@@ -93,7 +93,7 @@ def test_a_clock_that_jumps_loses_nothing_and_expires_nothing_early(tmp_path: Pa
             assert [message["message"] for message in found] == ["lasting", "delayed"]
 
 
-def test_what_became_due_while_the_server_was_down_is_delivered_at_once(tmp_path: Path, clock: Clock) -> None:
+def test_messages_due_while_the_server_was_down_are_delivered_after_the_start(tmp_path: Path, clock: Clock) -> None:
     with ServerProcess(tmp_path / "data", env=clock.env) as server:
         call(server, "/v2/default/queues/timed", "PUT")
         for number in range(5):

@@ -68,7 +68,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("name", dict.fromkeys([*(each["operationId"] for _, _, each in operations()), *ALL]))
-def test_the_worst_input_of_an_operation_holds_up_nothing(world: World, name: str) -> None:
+def test_worst_case_input_does_not_block_the_loop(world: World, name: str) -> None:
     assert name in ALL, f"{name} has no worst case in tests/faults/worst.py"
     case = ALL[name]
     server = world.guarded.server

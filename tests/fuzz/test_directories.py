@@ -44,14 +44,14 @@ def first_seed() -> int:
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_an_edited_directory_is_served_or_refused_and_nothing_of_it_is_lost(version: str, tmp_path: Path) -> None:
+def test_edited_directory_is_served_or_refused_without_losing_files(version: str, tmp_path: Path) -> None:
     first = first_seed()
     for seed in range(first, first + EDITED):
         judge(version, seed, tmp_path)
 
 
 @pytest.mark.parametrize(("version", "seed"), [("0.1.0", 1778544317)])
-def test_what_was_found_once_stays_found(version: str, seed: int, tmp_path: Path) -> None:
+def test_past_findings_stay_fixed(version: str, seed: int, tmp_path: Path) -> None:
     """A damaged segment before the active one was cut behind its last good batch when its queue was nearly full."""
     judge(version, seed, tmp_path)
 
