@@ -48,7 +48,7 @@ PLACES: dict[str, Callable[[LocalQueue, pytest.MonkeyPatch], None]] = {
 
 
 @pytest.mark.source
-def test_a_fault_in_a_batch_that_was_put_off_ends_its_queue_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_in_a_deferred_batch_ends_only_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, queue, other = start()
     writing = [lab.queue(name) for name in ("a", "b")]
     answers: dict[str, list[CurbstoneError | None]] = {}
@@ -74,7 +74,7 @@ def test_a_fault_in_a_batch_that_was_put_off_ends_its_queue_alone(monkeypatch: p
 
 @pytest.mark.source
 @pytest.mark.parametrize("place", PLACES)
-def test_a_fault_ends_its_queue_answers_all_and_leaves_the_others_alone(
+def test_fault_ends_only_its_queue_and_answers_all_callers(
     place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lab, queue, other = start()
@@ -109,7 +109,7 @@ def test_a_fault_ends_its_queue_answers_all_and_leaves_the_others_alone(
     assert lab.publish(lab.again(queue), "continues")
 
 
-def test_a_fault_of_a_timer_ends_its_queue_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_in_a_timer_ends_only_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, queue, other = start()
     lab.publish(queue, "late", delay_ms=50)
     plant(monkeypatch, queue.index.unnamed, "mature")
@@ -119,7 +119,7 @@ def test_a_fault_of_a_timer_ends_its_queue_alone(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.source
-def test_a_transaction_whose_part_broke_down_is_whole_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transaction_with_a_broken_part_is_whole_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, queue, other = start()
     transaction = lab.broker.transaction()
     transaction.publish(queue, message("part"))
@@ -135,7 +135,7 @@ def test_a_transaction_whose_part_broke_down_is_whole_after_a_restart(monkeypatc
 
 
 @pytest.mark.source
-def test_a_dead_letter_queue_that_broke_down_does_not_take_the_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_dead_letter_queue_does_not_break_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, queue, other = start()
     lab.queue("q", dead_letter="other")
     with monkeypatch.context() as patch:
@@ -147,7 +147,7 @@ def test_a_dead_letter_queue_that_broke_down_does_not_take_the_other_with_it(mon
     assert len(lab.bodies(queue)) == 2
 
 
-def test_a_queue_that_broke_down_can_be_deleted_and_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_queue_can_be_deleted_and_recreated(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, queue, _ = start()
     with monkeypatch.context() as patch:
         plant(patch, queue.writer, "_apply")
@@ -160,7 +160,7 @@ def test_a_queue_that_broke_down_can_be_deleted_and_made_anew(monkeypatch: pytes
 
 
 @pytest.mark.source
-def test_a_deleted_queue_that_breaks_down_leaves_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_in_a_deleted_queue_leaves_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, queue, _ = start()
     queue.publish([message("m")], lambda *_: None)
     while not queue.writer.is_busy:
@@ -171,7 +171,7 @@ def test_a_deleted_queue_that_breaks_down_leaves_no_alarm(monkeypatch: pytest.Mo
     assert gone is True and queue.state.broken and lab.broker.health().ok
 
 
-def test_one_who_is_notified_and_fails_hurts_no_other_client(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_callback_does_not_affect_other_clients(caplog: pytest.LogCaptureFixture) -> None:
     lab, queue, _ = start()
     caplog.set_level(logging.ERROR)
     answers: list[CurbstoneError | None] = []

@@ -25,7 +25,7 @@ def declare(lab: Lab, **options: Any) -> object:
     return lab.answer(lambda done: lab.broker.declare(Q, options, done))[0]
 
 
-def test_a_declared_queue_is_there_also_after_a_power_cut() -> None:
+def test_declared_queue_survives_a_power_cut() -> None:
     lab = Lab()
     assert declare(lab, ttl=5, groups=["a"]) is None
     options = lab.broker.get(Q).options
@@ -44,7 +44,7 @@ def test_declaring_again_merges_options() -> None:
     assert (options.ttl, options.max_tries, options.lease) == (5, 3, 9)
 
 
-def test_declarations_of_one_turn_add_up() -> None:
+def test_declarations_of_one_turn_are_merged() -> None:
     lab = Lab()
     done: list[object] = []
     for options in ({"ttl": 1}, {"max_tries": 2}, {"lease": 3}, {"ttl": 4}):
@@ -70,7 +70,7 @@ def test_a_bad_option_changes_and_creates_nothing(exists: bool, options: dict[st
         assert lab.broker.get(Q).options.lease == 30
 
 
-def test_a_cap_below_what_is_held_is_a_conflict() -> None:
+def test_cap_below_the_stored_bytes_is_a_conflict() -> None:
     lab = Lab()
     declare(lab)
     queue = lab.broker.get(Q)
@@ -80,7 +80,7 @@ def test_a_cap_below_what_is_held_is_a_conflict() -> None:
     assert queue.options.cap == MIB
 
 
-def test_a_cap_can_be_raised_and_holds_at_once() -> None:
+def test_raised_cap_applies_immediately() -> None:
     lab = Lab()
     declare(lab, cap="64KiB")
     queue = lab.broker.get(Q)
@@ -90,7 +90,7 @@ def test_a_cap_can_be_raised_and_holds_at_once() -> None:
     assert len(lab.bodies(lab.broker.get(Q))) == 500
 
 
-def test_a_cap_can_be_lowered_when_the_queue_is_small_and_holds_at_once() -> None:
+def test_lowered_cap_of_a_small_queue_applies_immediately() -> None:
     lab = Lab()
     declare(lab)
     queue = lab.broker.get(Q)
@@ -142,7 +142,7 @@ def test_a_deleted_queue_is_gone_with_its_messages(how: str) -> None:
     assert lab.bodies(lab.broker.ensure(Q)) == []
 
 
-def test_deleting_while_consuming_and_publishing_answers_everybody() -> None:
+def test_deleting_while_consuming_and_publishing_answers_all_callers() -> None:
     lab = Lab()
     declare(lab)
     queue = lab.broker.get(Q)
@@ -235,7 +235,7 @@ def test_an_event_is_copied_to_every_bound_queue() -> None:
     assert [lab.bodies(queue) for queue in lab.broker.queues()] == [[b"m", b"n"], [b"m", b"n"], []]
 
 
-def test_a_queue_that_goes_while_an_event_is_published_is_left_out() -> None:
+def test_queue_deleted_during_an_event_publish_is_skipped() -> None:
     """It was reported as an error, although all queues that were still bound had the message."""
     lab = Lab()
     for name in ("a", "q", "z"):
@@ -249,7 +249,7 @@ def test_a_queue_that_goes_while_an_event_is_published_is_left_out() -> None:
     assert [lab.bodies(queue) for queue in lab.broker.queues()] == [[b"m", b"n"]] * 2
 
 
-def test_a_queue_that_refuses_an_event_is_reported_and_the_others_have_theirs() -> None:
+def test_refusing_queue_is_reported_and_others_get_the_event() -> None:
     """One error was reported for all messages and queues, without the name of the one that refused."""
     lab = Lab()
     for name in ("a", "q", "z"):
@@ -269,7 +269,7 @@ def test_a_queue_that_refuses_an_event_is_reported_and_the_others_have_theirs() 
     assert found["q"] == [b"few", b"end"] and found["a"] == found["z"] == [b"few", b"more", b"most", b"end"]
 
 
-def test_a_refusal_by_a_private_queue_does_not_tell_its_name() -> None:
+def test_refusal_by_a_private_queue_does_not_reveal_its_name() -> None:
     """Who knows the name of a private queue may send to it."""
     lab = Lab()
     private = private_name("secret.topic0")
@@ -281,7 +281,7 @@ def test_a_refusal_by_a_private_queue_does_not_tell_its_name() -> None:
     assert str(error) == "1 of 2 queues bound to the event refused the message: 1 private to their subscribers"
 
 
-def test_many_bindings_at_once_are_a_few_writes() -> None:
+def test_many_bindings_share_a_few_writes() -> None:
     """Each was a file of its own, written and synced one after the other, with all that came before in it."""
     lab = Lab()
     lab.queue()
@@ -298,7 +298,7 @@ def test_many_bindings_at_once_are_a_few_writes() -> None:
     assert lab.broker.bindings(Q).keys() == {f"e{number}" for number in range(300)}
 
 
-def test_events_that_nobody_is_bound_to_any_more_are_forgotten() -> None:
+def test_events_without_bindings_are_dropped() -> None:
     """Each name that was ever bound kept an empty set: 90,000 of them took 30 MB."""
     lab = Lab()
     for number in range(50):
@@ -309,7 +309,7 @@ def test_events_that_nobody_is_bound_to_any_more_are_forgotten() -> None:
     assert lab.broker.events_bound == 0
 
 
-def test_an_event_nobody_is_bound_to_is_confirmed() -> None:
+def test_event_without_bindings_is_confirmed() -> None:
     lab = Lab()
     assert lab.answer(lambda done: lab.broker.publish_event("x", [message("m")], done)) == (None, 0, 1)
 
@@ -333,7 +333,7 @@ def test_bindings_survive_a_restart_and_end_with_unbind_or_delete(how: str) -> N
     assert lab.broker.queues() == []
 
 
-def test_options_and_bindings_leave_each_other_alone() -> None:
+def test_options_and_bindings_are_independent() -> None:
     lab = Lab()
     declare(lab, ttl=5)
     lab.answer(lambda done: lab.broker.bind("e", Q, done))
@@ -363,7 +363,7 @@ def test_bindings_that_take_more_than_a_small_cap_leaves_are_refused() -> None:
 # --- shutdown and health
 
 
-def test_shutdown_finishes_commits_ends_consumers_and_refuses_what_comes_after() -> None:
+def test_shutdown_finishes_commits_ends_consumers_and_refuses_new_calls() -> None:
     lab = Lab()
     declare(lab)
     queue = lab.broker.get(Q)
@@ -386,7 +386,7 @@ def test_shutdown_finishes_commits_ends_consumers_and_refuses_what_comes_after()
     assert lab.bodies(lab.broker.get(Q)) == [b"a", b"b"]
 
 
-def test_shutdown_answers_takers_that_wait() -> None:
+def test_shutdown_answers_waiting_leases_and_pops() -> None:
     lab = Lab()
     declare(lab)
     answers: list[object] = []
@@ -403,7 +403,7 @@ def test_shutdown_never_answers_before_it_returned() -> None:
 
 
 @pytest.mark.source
-def test_shutdown_does_not_wait_for_room_to_say_how_often_messages_were_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shutdown_does_not_wait_for_room_to_log_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a")
@@ -415,7 +415,7 @@ def test_shutdown_does_not_wait_for_room_to_say_how_often_messages_were_tried(mo
     lab.shutdown()
 
 
-def test_an_idle_broker_is_healthy_and_tells_its_sync_mode() -> None:
+def test_idle_broker_is_healthy_and_reports_its_sync_mode() -> None:
     for sync in ("always", "interval:100", "never"):
         lab = Lab(sync=sync)
         declare(lab)
@@ -426,7 +426,7 @@ def test_an_idle_broker_is_healthy_and_tells_its_sync_mode() -> None:
 # --- what else may lie in a data directory
 
 
-def test_a_directory_whose_creation_was_cut_off_is_removed() -> None:
+def test_partially_created_directory_is_removed() -> None:
     lab = Lab()
     declare(lab)
     lab.disk.make_dir("queues/0123456789ab")
@@ -436,7 +436,7 @@ def test_a_directory_whose_creation_was_cut_off_is_removed() -> None:
     assert len(lab.disk.list_dir("queues")) == 1
 
 
-def test_a_deletion_that_was_cut_off_is_finished() -> None:
+def test_interrupted_deletion_is_completed() -> None:
     lab = Lab()
     declare(lab)
     directory = lab.broker.get(Q).log.directory
@@ -465,7 +465,7 @@ def test_a_damaged_meta_is_reported_by_name_and_nothing_is_removed() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_when_an_unused_queue_is_to_go_is_kept_with_it(how: str) -> None:
+def test_auto_delete_deadline_is_stored_with_the_queue(how: str) -> None:
     lab = Lab()
     assert lab.answer(partial(lab.broker.occupy, Q, frozenset({"e"}), 5.5)) == (None,)
     declare(lab, ttl=5)
@@ -482,6 +482,6 @@ def test_when_an_unused_queue_is_to_go_is_kept_with_it(how: str) -> None:
     assert (lab.broker.unused_s(Q), frozenset(lab.broker.bindings(Q))) == (None, frozenset({"f"}))
 
 
-def test_the_local_engine_is_one_of_the_port_and_lacks_nothing() -> None:
+def test_local_engine_implements_the_whole_port() -> None:
     engine: Broker = Lab().broker
     assert engine.capabilities == frozenset(Capability)

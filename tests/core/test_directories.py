@@ -85,7 +85,7 @@ def test_a_queue_deleted_and_made_again_is_one_queue_after_a_crash_at_any_call(h
             assert b"old" not in bodies
 
 
-def test_what_was_leased_from_a_deleted_queue_settles_nothing_in_the_new_one() -> None:
+def test_leases_of_a_deleted_queue_settle_nothing_in_the_new_one() -> None:
     lab = Lab()
     old = lab.queue()
     (seq,) = lab.publish(old, "old")
@@ -130,9 +130,7 @@ def test_a_name_is_deleted_and_used_again_many_times_in_one_turn(times: int) -> 
 
 
 @pytest.mark.parametrize("call", ["rename", "sync_dir"])
-def test_a_deletion_that_the_disk_refuses_is_reported_and_tried_again(
-    call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_deletion_is_reported_and_retried(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was confirmed, and after a restart the messages were back."""
     lab = Lab()
     lab.publish(lab.queue(), "old")
@@ -152,7 +150,7 @@ def test_a_deletion_that_the_disk_refuses_is_reported_and_tried_again(
     assert lab.bodies(lab.broker.get(Q)) == [b"new"]
 
 
-def test_after_a_refused_deletion_another_call_gets_through_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_after_a_failed_deletion_succeed_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
     lab.publish(lab.queue(), "old")
     stuck = Stuck(lab, monkeypatch, "rename")
@@ -163,7 +161,7 @@ def test_after_a_refused_deletion_another_call_gets_through_at_once(monkeypatch:
     lab.pass_time(2000)  # when it would have been tried again
 
 
-def test_files_that_stay_are_reported_and_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undeletable_files_are_reported_and_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
     lab.publish(lab.queue(), "old")
     stuck = Stuck(lab, monkeypatch, "remove_tree")
@@ -177,7 +175,7 @@ def test_files_that_stay_are_reported_and_removed_later(monkeypatch: pytest.Monk
     assert lab.bodies(lab.broker.get(Q)) == [b"new"] and len(directories(lab)) == 1
 
 
-def test_what_is_left_of_a_creation_that_failed_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remains_of_a_failed_creation_do_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
     stuck = Stuck(lab, monkeypatch, "sync_dir")
     (refused,) = lab.answer(lambda done: lab.broker.declare(Q, {}, done))
@@ -188,7 +186,7 @@ def test_what_is_left_of_a_creation_that_failed_does_not_return(monkeypatch: pyt
     assert directories(lab) == []
 
 
-def test_a_stop_does_not_wait_for_a_deletion_that_the_disk_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_does_not_wait_for_a_failing_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
     lab.publish(lab.queue(), "old")
     Stuck(lab, monkeypatch, "rename")
@@ -221,7 +219,7 @@ def two_of_one_name(lab: Lab) -> tuple[LocalQueue, LocalQueue]:
     return old, new
 
 
-def test_of_two_directories_of_one_name_the_newer_is_served_and_the_other_kept() -> None:
+def test_newer_of_two_directories_of_one_queue_is_served_and_the_other_kept() -> None:
     """The server did not start."""
     for seed in range(6):  # which of the two comes first in the directory is chance
         lab = Lab(seed=seed)
@@ -236,7 +234,7 @@ def test_of_two_directories_of_one_name_the_newer_is_served_and_the_other_kept()
         assert len(there) == 2, "none of it is removed"
 
 
-def test_the_older_directory_does_not_return_when_the_newer_queue_is_deleted() -> None:
+def test_older_directory_is_not_served_after_the_newer_is_deleted() -> None:
     lab = Lab()
     two_of_one_name(lab)
     lab.start(lab.host.wall_ms())
@@ -255,7 +253,7 @@ def begin_to_store_options(lab: Lab) -> None:
 
 @pytest.mark.parametrize("begin", [begin_a_commit, begin_to_store_options])
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_deletion_continues_as_soon_as_what_is_under_way_has_ended(begin: Callable[[Lab], None], fails: bool) -> None:
+def test_deletion_continues_when_running_jobs_end(begin: Callable[[Lab], None], fails: bool) -> None:
     """It asked every 5 ms whether that had ended."""
     lab = Lab()
     queue = lab.queue()

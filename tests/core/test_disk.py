@@ -42,7 +42,7 @@ def open_in_another_process(root: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_a_second_process_is_refused_with_the_first_ones_number(tmp_path: Path) -> None:
+def test_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
     assert open_in_another_process(tmp_path) == f"the data directory {tmp_path} is in use by process {os.getpid()}"
     disk.close()
@@ -58,7 +58,7 @@ def test_a_second_broker_in_the_same_process_is_refused_too(tmp_path: Path) -> N
     OsDisk(tmp_path).close()
 
 
-def test_a_missing_directory_is_made_for_its_owner_only(tmp_path: Path) -> None:
+def test_missing_directory_is_created_private(tmp_path: Path) -> None:
     root = tmp_path / "a" / "b"
     disk = OsDisk(root)
     disk.make_dir("d")
@@ -68,7 +68,7 @@ def test_a_missing_directory_is_made_for_its_owner_only(tmp_path: Path) -> None:
     disk.close()
 
 
-def test_what_is_no_directory_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_path_that_is_no_directory_is_reported_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"")
     with pytest.raises(DataDirectoryError) as caught:
@@ -174,7 +174,7 @@ def run_broker(root: Path, work: Callable[[Broker, asyncio.AbstractEventLoop], A
     return asyncio.run(main())
 
 
-def test_a_broker_on_the_real_disk_keeps_what_it_confirmed(tmp_path: Path) -> None:
+def test_broker_on_the_real_disk_keeps_confirmed_messages(tmp_path: Path) -> None:
     name = queue_name("q")
 
     def publish(broker: Broker, loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
@@ -194,7 +194,7 @@ def test_a_broker_on_the_real_disk_keeps_what_it_confirmed(tmp_path: Path) -> No
     OsDisk(tmp_path).close()
 
 
-def test_lasting_files_share_a_few_descriptors(tmp_path: Path) -> None:
+def test_long_lived_files_share_a_few_descriptors(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path, lasting_max=2)
     open_before = len(os.listdir("/proc/self/fd"))
     files = [disk.open_lasting(f"f{number}", create=True) for number in range(10)]
@@ -211,7 +211,7 @@ def test_lasting_files_share_a_few_descriptors(tmp_path: Path) -> None:
     disk.close()
 
 
-def test_a_sync_that_failed_once_fails_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_sync_fails_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system tells of it once, and then takes what it lost for written."""
     disk = OsDisk(tmp_path)
     file = disk.open_lasting("f", create=True)
@@ -229,7 +229,7 @@ def test_a_sync_that_failed_once_fails_for_ever(tmp_path: Path, monkeypatch: pyt
     disk.close()
 
 
-def test_a_file_that_is_in_use_is_closed_when_it_is_taken_back_and_not_opened_again(tmp_path: Path) -> None:
+def test_file_in_use_is_closed_when_released_and_not_reopened(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
     file = disk.open_lasting("f", create=True)
     with file as lent:
@@ -242,7 +242,7 @@ def test_a_file_that_is_in_use_is_closed_when_it_is_taken_back_and_not_opened_ag
     disk.close()
 
 
-def test_where_no_descriptor_is_left_an_idle_file_gives_its_own(tmp_path: Path) -> None:
+def test_idle_file_is_closed_when_descriptors_run_out(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
     files = [disk.open_lasting(f"f{number}", create=True) for number in range(3)]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -271,7 +271,7 @@ def test_where_no_descriptor_is_left_an_idle_file_gives_its_own(tmp_path: Path) 
         disk.close()
 
 
-def test_errors_name_files_as_they_are_called_inside_and_not_where_the_data_is(tmp_path: Path) -> None:
+def test_errors_name_files_relative_to_the_data_directory(tmp_path: Path) -> None:
     """A 503 showed the absolute path."""
     disk = OsDisk(tmp_path / "data")
     disk.make_dir("there")
@@ -293,9 +293,7 @@ def test_errors_name_files_as_they_are_called_inside_and_not_where_the_data_is(t
     disk.close()
 
 
-def test_the_names_of_a_new_data_directory_and_its_parents_are_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_data_directory_and_its_parents_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
     fsync = os.fsync
 

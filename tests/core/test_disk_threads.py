@@ -78,7 +78,7 @@ def test_all_buffers_are_written_one_after_the_other(tmp_path: Path, threads: Di
     os.close(fd)
 
 
-def test_a_failed_write_is_told_from_a_failed_sync(threads: DiskThreads) -> None:
+def test_failed_write_is_distinguished_from_a_failed_sync(threads: DiskThreads) -> None:
     full, null = os.open("/dev/full", os.O_RDWR), os.open("/dev/null", os.O_RDWR)  # the latter can't be synced
     threads.submit("full", full, 0, [b"x"])
     threads.submit("closed", -1, 0, [b"x"])
@@ -92,7 +92,7 @@ def test_a_failed_write_is_told_from_a_failed_sync(threads: DiskThreads) -> None
     os.close(null)
 
 
-def test_close_waits_for_what_was_submitted_and_refuses_more(tmp_path: Path, threads: DiskThreads) -> None:
+def test_close_waits_for_submitted_jobs_and_refuses_more(tmp_path: Path, threads: DiskThreads) -> None:
     fd = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
     for n in range(100):  # more than there are threads
         threads.submit(n, fd, n, [b"%d" % (n % 10)])
@@ -104,7 +104,7 @@ def test_close_waits_for_what_was_submitted_and_refuses_more(tmp_path: Path, thr
     os.close(fd)
 
 
-def test_wrong_arguments_are_refused_and_keep_nothing(threads: DiskThreads) -> None:
+def test_invalid_arguments_are_refused_without_leaks(threads: DiskThreads) -> None:
     token = object()
     references = sys.getrefcount(token)
     for wrong in ([1], ["text"], 5):
@@ -115,7 +115,7 @@ def test_wrong_arguments_are_refused_and_keep_nothing(threads: DiskThreads) -> N
         type(threads)(0)
 
 
-def test_a_broker_keeps_what_it_confirmed_so(tmp_path: Path, used: list[int]) -> None:
+def test_broker_with_disk_threads_keeps_confirmed_messages(tmp_path: Path, used: list[int]) -> None:
     name = queue_name("q")
 
     async def main(first: int) -> list[bytes]:
@@ -142,7 +142,7 @@ def test_a_broker_keeps_what_it_confirmed_so(tmp_path: Path, used: list[int]) ->
     assert len(used) > 80, "few commits were made by these threads"
 
 
-def test_a_barrier_sees_every_job(tmp_path: Path, used: list[int]) -> None:
+def test_barrier_covers_every_job(tmp_path: Path, used: list[int]) -> None:
     """What it holds back is known by the thread that ran the job, and these threads have no marks."""
 
     class Barrier:
@@ -174,7 +174,7 @@ def test_a_barrier_sees_every_job(tmp_path: Path, used: list[int]) -> None:
     assert asyncio.run(main()) == 1 and used == []
 
 
-def test_a_file_whose_sync_has_failed_so_never_syncs_again(tmp_path: Path) -> None:
+def test_file_with_a_failed_sync_never_syncs_again(tmp_path: Path) -> None:
     """The system reports a failed sync once, and then takes lost data for written."""
     disk = OsDisk(tmp_path)
     file = disk.open_lasting("f", create=True)
@@ -190,7 +190,7 @@ def test_a_file_whose_sync_has_failed_so_never_syncs_again(tmp_path: Path) -> No
     disk.close()
 
 
-def test_a_file_that_is_closed_meanwhile_keeps_its_descriptor_until_the_end(tmp_path: Path) -> None:
+def test_file_closed_during_a_job_keeps_its_descriptor(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
     file = disk.open_lasting("f", create=True)
     write = file.durable_write(0, [b"x"])
@@ -204,7 +204,7 @@ def test_a_file_that_is_closed_meanwhile_keeps_its_descriptor_until_the_end(tmp_
     disk.close()
 
 
-def test_a_sync_that_fails_so_confirms_nothing(
+def test_failed_sync_in_a_disk_thread_confirms_nothing(
     tmp_path: Path, used: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit is made once more by a thread that runs Python, which finds that the file can't be synced any more."""
@@ -314,7 +314,7 @@ asyncio.run(main())
 """
 
 
-def test_a_sync_that_hangs_holds_up_neither_the_loop_nor_other_queues(tmp_path: Path) -> None:
+def test_sync_that_hangs_blocks_neither_the_loop_nor_other_queues(tmp_path: Path) -> None:
     source = tmp_path / "hangs.c"
     source.write_text(HANGS)
     shim = disk_threads.compiled(source, tmp_path / "hangs.so")

@@ -112,7 +112,7 @@ CALLS: dict[str, Callable[[Desk, Told], object]] = {
 
 @pytest.mark.parametrize("how", ["delete", "shutdown", "break down"])
 @pytest.mark.parametrize("name", CALLS)
-def test_whatever_is_asked_is_answered_once_whenever_the_queue_ends(name: str, how: str) -> None:
+def test_every_call_is_answered_once_when_its_queue_ends(name: str, how: str) -> None:
     for steps in range(STEPS):
         desk = Desk()
         answers: list[tuple[Any, ...]] = []
@@ -123,7 +123,7 @@ def test_whatever_is_asked_is_answered_once_whenever_the_queue_ends(name: str, h
         assert len(answers) == 1, f"after {steps} steps"
 
 
-def test_the_deletion_of_a_queue_ends_though_a_group_is_declared_while_its_options_are_written() -> None:
+def test_deletion_completes_during_a_group_declaration() -> None:
     """What the group relies on was to be on disk before its declaration, and no commit came any more."""
     for turns in range(STEPS):
         desk = Desk()
@@ -134,7 +134,7 @@ def test_the_deletion_of_a_queue_ends_though_a_group_is_declared_while_its_optio
         desk.end("delete")
 
 
-def test_who_waits_for_messages_is_notified_that_the_server_stops_and_not_that_the_queue_is_gone() -> None:
+def test_waiter_is_notified_of_a_server_stop_not_of_a_deleted_queue() -> None:
     lab = Lab()
     queue = lab.queue()
     reported: list[CurbstoneError | None] = []
@@ -144,9 +144,7 @@ def test_who_waits_for_messages_is_notified_that_the_server_stops_and_not_that_t
 
 
 @pytest.mark.parametrize("what", ["browse", "events"])
-def test_what_is_read_while_its_queue_is_removed_is_no_trouble_of_the_disk(
-    what: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_read_during_a_removal_is_no_disk_failure(what: str, caplog: pytest.LogCaptureFixture) -> None:
     """Events were answered with 503, and the log named a file that could not be read, because it had been removed."""
     desk = Desk()
     answers: list[tuple[Any, ...]] = []

@@ -44,7 +44,7 @@ def bodies(lab: Lab) -> dict[str, list[bytes]]:
     return {queue.name.queue: lab.bodies(queue) for queue in lab.broker.queues()}
 
 
-def test_each_queue_gets_what_passes_its_filter_and_the_answer_says_how_many_have_it() -> None:
+def test_each_queue_gets_matching_messages_and_the_answer_counts_copies() -> None:
     lab = Lab()
     for name, wanted in (("eu", EU), ("us", "region = 'us'"), ("not", "NOT region = 'eu'"), ("all", "")):
         bind(lab, name, wanted)
@@ -67,7 +67,7 @@ def test_a_message_that_passes_no_filter_is_confirmed() -> None:
     assert bodies(lab) == {"eu": []}
 
 
-def test_a_queue_with_several_bindings_gets_one_copy_of_what_passes_any() -> None:
+def test_queue_with_several_matching_bindings_gets_one_copy() -> None:
     lab = Lab()
     bind(lab, "q", EU, "order.#")
     bind(lab, "q", "region = 'us'", "order.new")
@@ -78,7 +78,7 @@ def test_a_queue_with_several_bindings_gets_one_copy_of_what_passes_any() -> Non
     assert bodies(lab) == {"q": [b"eu", b"us"], "p": [b"eu", b"us", b"asia"]}
 
 
-def test_binding_again_replaces_the_filter_and_what_waits_stays() -> None:
+def test_rebinding_replaces_the_filter_and_keeps_waiting_messages() -> None:
     lab = Lab()
     bind(lab, "q", EU)
     publish(lab, of("eu", "1"), of("us", "2"))
@@ -90,7 +90,7 @@ def test_binding_again_replaces_the_filter_and_what_waits_stays() -> None:
     assert lab.bodies(queue) == [b"1", b"4", b"5"]
 
 
-def test_a_bad_filter_is_refused_and_makes_no_queue() -> None:
+def test_invalid_filter_is_refused_without_creating_the_queue() -> None:
     lab = Lab()
     with pytest.raises(BadRequest, match="bad filter at character 8: unexpected"):
         lab.broker.bind("order", queue_name("q"), lambda _error: None, filter_text="region ! 'eu'")
@@ -110,7 +110,7 @@ def test_a_filter_survives_a_restart_and_a_rebind_of_its_event(how: str) -> None
     assert bodies(lab) == {"q": [b"1", b"3"]} and lab.broker.bindings(name) == {"order": EU}
 
 
-def test_a_refusal_is_of_the_messages_that_the_queue_was_given() -> None:
+def test_refusal_concerns_only_matching_messages() -> None:
     lab = Lab()
     queue = bind(lab, "small", EU)
     bind(lab, "all")
@@ -153,7 +153,7 @@ def test_filters_that_cost_much_are_spread_over_turns_and_the_order_stays() -> N
 # --- transactions
 
 
-def test_in_a_transaction_each_queue_gets_what_passes() -> None:
+def test_transaction_applies_filters_per_queue() -> None:
     lab = Lab()
     bind(lab, "eu", EU)
     bind(lab, "us", "region = 'us'")
@@ -165,7 +165,7 @@ def test_in_a_transaction_each_queue_gets_what_passes() -> None:
     assert bodies(lab) == {"eu": [b"1", b"3"], "us": [b"2"], "asia": []}
 
 
-def test_a_transaction_that_no_filter_passes_is_committed() -> None:
+def test_transaction_without_matching_filter_is_committed() -> None:
     lab = Lab()
     bind(lab, "eu", EU)
     work = lab.broker.transaction()
@@ -173,7 +173,7 @@ def test_a_transaction_that_no_filter_passes_is_committed() -> None:
     assert lab.answer(work.commit) == (None,) and work.queues_reached == 0
 
 
-def test_a_transaction_with_too_much_work_for_filters_is_refused_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transaction_with_too_much_filter_work_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction, "COSTS_AT_ONCE", 10)
     lab = Lab()
     bind(lab, "eu", EU)
@@ -190,14 +190,14 @@ def test_a_transaction_with_too_much_work_for_filters_is_refused_as_a_whole(monk
 # --- on disk
 
 
-def test_a_version_without_filters_reads_the_bindings_and_gets_all_messages() -> None:
+def test_version_without_filters_receives_all_messages() -> None:
     """It takes `bindings` and ignores the member `filters`."""
     meta = Meta("1-2", queue_name("q"), QueueOptions(), bindings={"order": EU, "other": ""})
     facts = json.loads(meta.encode().partition(b"\n")[0])
     assert (facts["bindings"], facts["filters"]) == (["order", "other"], {"order": EU})
 
 
-def test_a_filter_of_a_later_version_lets_all_pass_and_is_reported() -> None:
+def test_filter_of_a_later_version_matches_all_and_is_reported() -> None:
     lab = Lab()
     queue = bind(lab, "q", EU)
     path = f"{queue.log.directory}/meta"

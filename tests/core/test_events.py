@@ -40,7 +40,7 @@ def fill(lab: Lab, queue: LocalQueue) -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_the_queues_bound_at_the_commit_get_it_with_the_rest(how: str) -> None:
+def test_queues_bound_at_the_commit_receive_the_event(how: str) -> None:
     lab = Lab()
     other = lab.queue("other")
     lab.publish(other, "held")
@@ -58,7 +58,7 @@ def test_the_queues_bound_at_the_commit_get_it_with_the_rest(how: str) -> None:
     assert found == {"a": [b"1", b"3"], "b": [b"1", b"2", b"3"], "other": []}
 
 
-def test_an_event_that_nobody_is_bound_to_is_committed() -> None:
+def test_event_without_bindings_is_committed() -> None:
     lab = Lab()
     transaction = lab.broker.transaction()
     transaction.publish_event("order", message("m"))
@@ -66,7 +66,7 @@ def test_an_event_that_nobody_is_bound_to_is_committed() -> None:
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_bound_queue_that_refuses_it_refuses_all(alone: bool) -> None:
+def test_refusing_bound_queue_refuses_the_transaction(alone: bool) -> None:
     lab = Lab()
     queues = bound(lab, "a") if alone else bound(lab, "a", "b")
     lab.queue("a", max_message_size=3)
@@ -80,7 +80,7 @@ def test_a_bound_queue_that_refuses_it_refuses_all(alone: bool) -> None:
 
 @pytest.mark.parametrize("others", [0, 1, 2])
 @pytest.mark.parametrize("why", ["full", "gone"])
-def test_a_subscriber_that_is_full_or_gone_holds_nobody_up(why: str, others: int) -> None:
+def test_full_or_closed_subscriber_does_not_block_a_transaction(why: str, others: int) -> None:
     lab = Lab()
     own = private(lab, cap=64 * 1024)
     queues = bound(lab, *["a", "b"][:others])
@@ -101,7 +101,7 @@ def test_a_subscriber_that_is_full_or_gone_holds_nobody_up(why: str, others: int
         lab.publish(queue, "later")
 
 
-def test_a_private_queue_that_somebody_names_is_no_such_subscriber() -> None:
+def test_named_private_queue_is_no_subscriber() -> None:
     lab = Lab()
     own = private(lab, cap=64 * 1024)
     fill(lab, own)
@@ -110,7 +110,7 @@ def test_a_private_queue_that_somebody_names_is_no_such_subscriber() -> None:
     assert isinstance(commit(lab, transaction), QueueFull)
 
 
-def test_a_durable_queue_that_goes_during_the_commit_is_bound_no_more() -> None:
+def test_durable_queue_deleted_during_the_commit_is_unbound() -> None:
     lab = Lab()
     (first, _) = bound(lab, "a", "b")
     transaction = lab.broker.transaction()

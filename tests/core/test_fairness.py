@@ -57,14 +57,14 @@ def test_a_large_fan_out_is_spread_and_each_queue_has_all_in_order() -> None:
     assert [lab.bodies(queue) for queue in queues] == expected(EACH + 1)
 
 
-def test_a_small_one_begins_at_once() -> None:
+def test_small_fan_out_begins_immediately() -> None:
     lab = Lab()
     queues = bound(lab)
     lab.broker.publish_event("order", batch(0, 1), lambda *_given: None)
     assert begun(queues) == QUEUES
 
 
-def test_a_transaction_does_not_overtake_it() -> None:
+def test_transaction_does_not_overtake_a_fan_out() -> None:
     lab = Lab()
     queues = bound(lab)
     lab.broker.publish_event("order", batch(0), lambda *_given: None)
@@ -75,7 +75,7 @@ def test_a_transaction_does_not_overtake_it() -> None:
     assert [lab.bodies(queue) for queue in queues] == expected(EACH + 1)
 
 
-def test_a_shutdown_waits_for_it() -> None:
+def test_shutdown_waits_for_a_fan_out() -> None:
     lab = Lab()
     queues = bound(lab)
     answers: list[CurbstoneError | None] = []
@@ -85,7 +85,7 @@ def test_a_shutdown_waits_for_it() -> None:
     assert [lab.bodies(lab.again(queue)) for queue in queues] == expected(EACH)
 
 
-def test_a_queue_that_goes_meanwhile_is_left_out() -> None:
+def test_queue_deleted_during_a_fan_out_is_skipped() -> None:
     lab = Lab()
     queues = bound(lab)
     answers: list[CurbstoneError | None] = []
@@ -118,7 +118,7 @@ class _Loop:
 
 @pytest.mark.source
 @pytest.mark.parametrize("count", [1, TURNS_AT_ONCE, TURNS_AT_ONCE + 1, 5 * TURNS_AT_ONCE])
-def test_turns_of_many_queues_are_spread_in_the_order_they_were_wanted(count: int) -> None:
+def test_turns_of_many_queues_are_spread_in_request_order(count: int) -> None:
     loop = _Loop()
     committer = Mock()
     turns = Turns(cast(Any, loop), committer)
@@ -147,7 +147,7 @@ def test_turns_of_many_queues_are_spread_in_the_order_they_were_wanted(count: in
     assert rounds == -(-count // TURNS_AT_ONCE) + (count % TURNS_AT_ONCE == 0 or count < TURNS_AT_ONCE)
 
 
-def test_finished_jobs_are_reported_a_few_at_a_time_when_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_completions_are_reported_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_host, "DONE_NS_MAX", 0)
 
     async def main() -> list[int]:
@@ -171,7 +171,7 @@ def test_finished_jobs_are_reported_a_few_at_a_time_when_that_takes_long(monkeyp
     assert max(after - before for before, after in zip(seen, seen[1:], strict=False)) <= DONE_AT_ONCE
 
 
-def test_a_closed_consumer_goes_without_a_collection() -> None:
+def test_closed_consumer_is_freed_without_garbage_collection() -> None:
     """Its taker held it and it held its taker: a thousand subscriptions that ended were ten thousand dead objects."""
     lab = Lab()
     queue = lab.queue()

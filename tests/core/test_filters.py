@@ -116,7 +116,7 @@ def condition(rng: Random, depth: int) -> tuple[str, str]:
             return f"({one}) And not ({two})", f"({its}) AND NOT ({others})"
 
 
-def test_a_filter_means_what_sqlite_says() -> None:
+def test_filter_semantics_match_sqlite() -> None:
     seed = int(os.environ.get("CURBSTONE_FILTER_SEED", str(time.time_ns() % 1_000_000)))
     print(f"CURBSTONE_FILTER_SEED={seed}")
     rng = Random(seed)
@@ -164,7 +164,7 @@ def passes(text: str, *headers: tuple[str, str], timestamp_ms: int = 0) -> bool:
         ("1 = 1 AND 'a' < 'b' AND NOT TRUE = FALSE", []),
     ],
 )  # fmt: skip
-def test_what_passes(text: str, headers: list[tuple[str, str]]) -> None:
+def test_matching_filters(text: str, headers: list[tuple[str, str]]) -> None:
     assert passes(text, *headers, timestamp_ms=1000)
     assert not passes(f"NOT ({text})", *headers, timestamp_ms=1000)
 
@@ -172,7 +172,7 @@ def test_what_passes(text: str, headers: list[tuple[str, str]]) -> None:
 @pytest.mark.parametrize(
     "text", ["a > 5", "NOT a > 5", "a <> 'x'", "a NOT LIKE 'x'", "a = b", "NOT (a = TRUE OR b = 1)"]
 )
-def test_what_is_unknown_does_not_pass(text: str) -> None:
+def test_unknown_does_not_match(text: str) -> None:
     assert not passes(text)
     assert not passes(text, ("a", "x"))
 
@@ -212,7 +212,7 @@ def test_what_is_unknown_does_not_pass(text: str) -> None:
         (" OR ".join(["a LIKE '%_'"] * (WILD_MAX + 1)), f"more than {WILD_MAX} patterns with both % and _"),
     ],
 )
-def test_an_error_says_what_is_wrong_and_where(text: str, error: str) -> None:
+def test_filter_error_names_problem_and_position(text: str, error: str) -> None:
     with pytest.raises(BadRequest) as refused:
         filter_of(text)
     assert str(refused.value).startswith("bad filter at character ") and error in str(refused.value)
@@ -235,7 +235,7 @@ def test_a_header_that_is_too_long_counts_as_missing() -> None:
     "pattern",
     ["%" + "a_" * 900 + "%", "%_" * 900, "%" + "%".join(["ab"] * 500) + "c%", "%" + "a" * 1000 + "b%", "_%" * 900],
 )
-def test_no_pattern_is_slow(pattern: str) -> None:
+def test_patterns_match_in_linear_time(pattern: str) -> None:
     """A pattern that is turned into a regular expression takes time that doubles with each of its signs."""
     wanted = filter_of(f"a LIKE '{pattern}'")
     fields = fields_of(encode([("a", "a" * (VALUE_CHARS_MAX - 1) + "b")]), 0)

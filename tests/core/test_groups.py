@@ -9,7 +9,7 @@ from tests.kit.lab import Lab, Peer, message, numbered
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 
 
-def test_a_message_that_names_no_group_goes_to_the_unnamed_and_every_declared_one() -> None:
+def test_message_without_groups_reaches_the_unnamed_and_all_declared_groups() -> None:
     lab = Lab()
     queue = lab.queue(groups=["a", "b"])
     lab.publish(queue, "m")
@@ -17,7 +17,7 @@ def test_a_message_that_names_no_group_goes_to_the_unnamed_and_every_declared_on
     assert {group: peer.bodies for group, peer in peers.items()} == {"": [b"m"], "a": [b"m"], "b": [b"m"], "other": []}
 
 
-def test_a_message_that_names_groups_is_seen_by_them_alone() -> None:
+def test_message_with_groups_reaches_only_them() -> None:
     lab = Lab()
     queue = lab.queue(groups=["a", "b"])
     lab.publish(queue, "m", groups=("b", "c"))
@@ -25,7 +25,7 @@ def test_a_message_that_names_groups_is_seen_by_them_alone() -> None:
     assert {group: len(peer.given) for group, peer in peers.items()} == {"": 0, "a": 0, "b": 1, "c": 1}
 
 
-def test_a_message_leaves_when_every_entitled_group_has_settled_it() -> None:
+def test_message_is_removed_when_every_entitled_group_settled() -> None:
     lab = Lab()
     queue = lab.queue(groups=["a"])
     lab.publish(queue, "m", "n")
@@ -55,7 +55,7 @@ def test_consumers_share_the_messages_of_their_group_only() -> None:
     assert [peer.seqs for peer in peers] == [[1, 3], [2, 4], [1, 2, 3, 4]]
 
 
-def test_a_group_declared_later_sees_what_is_published_from_then_on() -> None:
+def test_later_declared_group_sees_only_later_messages() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "before")
@@ -67,7 +67,7 @@ def test_a_group_declared_later_sees_what_is_published_from_then_on() -> None:
     assert lab.pop_all(queue) == [b"before", b"after"]
 
 
-def test_a_group_that_is_no_longer_declared_holds_nothing_back() -> None:
+def test_undeclared_group_does_not_retain_messages() -> None:
     lab = Lab()
     queue = lab.queue(groups=["a"])
     lab.publish(queue, "m")
@@ -80,7 +80,7 @@ def test_a_group_that_is_no_longer_declared_holds_nothing_back() -> None:
 
 
 @HOWS
-def test_what_each_group_has_settled_survives_a_restart(how: str) -> None:
+def test_settles_per_group_survive_a_restart(how: str) -> None:
     lab = Lab()
     queue = lab.queue(groups=["a"])
     lab.publish(queue, *numbered(6))
@@ -108,7 +108,7 @@ def make_the_cleaner_work(lab: Lab, name: str = "q") -> int:
 
 
 @HOWS
-def test_what_each_group_knows_survives_being_copied_by_the_cleaner(how: str) -> None:
+def test_group_state_survives_the_cleaner(how: str) -> None:
     lab = Lab()
     queue = lab.queue(cap=64 * 1024, groups=["a"])
     lab.publish(queue, *numbered(5, 100))
@@ -132,7 +132,7 @@ def test_what_each_group_knows_survives_being_copied_by_the_cleaner(how: str) ->
     assert second.seqs[3:] == [4] and second.tries[3:] == [1]
 
 
-def test_what_a_named_group_held_is_redelivered_also_when_the_cleaner_copied_it() -> None:
+def test_named_group_redelivers_held_messages_after_the_cleaner() -> None:
     lab = Lab()
     queue = lab.queue(cap=64 * 1024)
     lab.publish(queue, *numbered(3, 100), groups=("a",))
@@ -143,7 +143,7 @@ def test_what_a_named_group_held_is_redelivered_also_when_the_cleaner_copied_it(
     assert Peer(lab, lab.again(queue), group="a").tries == [1, 1, 1]
 
 
-def test_what_the_unnamed_group_held_is_redelivered_also_when_the_cleaner_copied_it() -> None:
+def test_unnamed_group_redelivers_held_messages_after_the_cleaner() -> None:
     lab = Lab()
     queue = lab.queue(cap=64 * 1024)
     lab.publish(queue, *numbered(3, 100))
@@ -153,7 +153,7 @@ def test_what_the_unnamed_group_held_is_redelivered_also_when_the_cleaner_copied
     assert Peer(lab, lab.again(queue)).tries == [1, 1, 1]
 
 
-def test_a_dead_letter_of_one_group_leaves_the_others_theirs() -> None:
+def test_dead_letter_of_one_group_does_not_affect_others() -> None:
     lab = Lab()
     queue = lab.queue(groups=["a"], dead_letter="dead")
     lab.publish(queue, "m")
@@ -162,7 +162,7 @@ def test_a_dead_letter_of_one_group_leaves_the_others_theirs() -> None:
     assert lab.bodies(queue) == []
 
 
-def test_groups_take_leases_and_pops_of_their_own() -> None:
+def test_groups_have_separate_leases_and_pops() -> None:
     lab = Lab()
     queue = lab.queue(groups=["a"])
     lab.publish(queue, "m")

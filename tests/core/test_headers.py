@@ -39,14 +39,14 @@ def test_an_undefined_escape_is_an_error_that_shows_it(text: str) -> None:
 
 
 @given(TEXT)
-def test_any_text_returns(text: str) -> None:
+def test_any_text_round_trips(text: str) -> None:
     escaped = headers.escape(text)
     assert headers.unescape(escaped) == text
     assert not set(escaped) & set(":\r\n")
 
 
 @given(st.lists(st.tuples(TEXT, TEXT)))
-def test_any_pairs_return_in_order_with_repetitions(pairs: list[tuple[str, str]]) -> None:
+def test_header_pairs_round_trip_in_order_with_repetitions(pairs: list[tuple[str, str]]) -> None:
     assert headers.decode(headers.encode(pairs)) == pairs
 
 

@@ -85,7 +85,7 @@ def run(test: Callable[[Jobs], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_a_job_is_reported_when_the_barrier_allows_its_mark() -> None:
+def test_job_is_reported_when_the_barrier_reaches_its_mark() -> None:
     async def test(jobs: Jobs) -> None:
         jobs.write(7)
         jobs.write(5)
@@ -102,7 +102,7 @@ def test_a_job_is_reported_when_the_barrier_allows_its_mark() -> None:
     run(test)
 
 
-def test_a_job_that_failed_is_reported_at_once() -> None:
+def test_failed_job_is_reported_without_the_barrier() -> None:
     async def test(jobs: Jobs) -> None:
         jobs.fail(7)
         await jobs.until("the disk fails")
@@ -110,7 +110,7 @@ def test_a_job_that_failed_is_reported_at_once() -> None:
     run(test)
 
 
-def test_a_job_that_has_to_be_alone_waits_for_those_that_the_barrier_holds_back() -> None:
+def test_exclusive_job_waits_for_jobs_behind_the_barrier() -> None:
     """A backup must not hold what is not confirmed, nor lack what is."""
 
     async def test(jobs: Jobs) -> None:

@@ -55,7 +55,7 @@ asyncio.run(main())
 
 
 @pytest.mark.source  # compiled, the objects are others
-def test_a_queue_that_does_nothing_takes_little_memory(tmp_path: Path) -> None:
+def test_idle_queue_takes_little_memory(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MEASURE, str(tmp_path), str(QUEUES)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment(), timeout=120)
     assert done.returncode == 0, done.stderr

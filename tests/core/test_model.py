@@ -484,7 +484,7 @@ def is_lease(mine: Lease, other: Lease, _group: str, _due_ms: int) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_queue_is_after_every_step_what_a_plain_model_says(seed: int) -> None:
+def test_queue_matches_the_model_after_every_step(seed: int) -> None:
     history = History(seed)
     try:
         history.run(150)

@@ -20,24 +20,24 @@ BAD_EVENTS = ["", "e" * 201, "a b", "a\tb", "a\n", "a\0", "\x7f", "\u00a0", "\x8
 
 
 @pytest.mark.parametrize("name", GOOD_QUEUES)
-def test_a_good_queue_name_is_taken_as_it_is(name: str) -> None:
+def test_valid_queue_name_is_accepted(name: str) -> None:
     assert queue_name(name) == QueueName("default", name)
     assert str(queue_name(name, "p")) == f"p/{name}"
 
 
 @pytest.mark.parametrize("name", BAD_QUEUES)
-def test_a_bad_queue_name_names_the_rule(name: str) -> None:
+def test_invalid_queue_name_is_reported_with_its_rule(name: str) -> None:
     with pytest.raises(BadRequest, match="bad queue name .*: (1 to 200 of|'.' and '..' are not names)"):
         queue_name(name)
 
 
 @pytest.mark.parametrize("name", GOOD_PROJECTS)
-def test_a_good_project_name_is_taken(name: str) -> None:
+def test_valid_project_name_is_accepted(name: str) -> None:
     assert queue_name("q", name).project == name
 
 
 @pytest.mark.parametrize("name", BAD_PROJECTS)
-def test_a_bad_project_name_names_the_rule(name: str) -> None:
+def test_invalid_project_name_is_reported_with_its_rule(name: str) -> None:
     with pytest.raises(BadRequest, match="bad project name .*: 1 to 64 of"):
         queue_name("q", name)
 
@@ -72,7 +72,7 @@ def test_a_queue_is_named_with_or_without_its_project(text: str, name: QueueName
 
 
 @pytest.mark.parametrize("text", ["", "/", "/q", "p/", "p/q/r", "p/.", "p q/q"])
-def test_what_is_no_queue_of_a_project_is_refused(text: str) -> None:
+def test_invalid_project_queue_pair_is_refused(text: str) -> None:
     with pytest.raises(BadRequest):
         parse_queue_name(text)
 

@@ -68,7 +68,7 @@ GOOD: list[tuple[str, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "value", "taken"), GOOD)
-def test_a_good_option_is_taken(name: str, value: Any, taken: Any) -> None:
+def test_valid_option_is_accepted(name: str, value: Any, taken: Any) -> None:
     assert getattr(QueueOptions().merged({name: value}, "mine"), name) == taken
 
 
@@ -97,7 +97,7 @@ BAD: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "value"), BAD)
-def test_a_bad_option_names_itself_or_its_rule(name: str, value: Any) -> None:
+def test_invalid_option_is_named_in_the_error(name: str, value: Any) -> None:
     with pytest.raises(BadRequest) as caught:
         QueueOptions().merged({name: value}, "default")
     assert any(
@@ -110,14 +110,14 @@ def test_an_unknown_option_lists_those_there_are() -> None:
         QueueOptions().merged({"window": 1}, "default")
 
 
-def test_one_bad_option_leaves_all_as_they_were() -> None:
+def test_one_invalid_option_changes_nothing() -> None:
     options = QueueOptions()
     with pytest.raises(BadRequest):
         options.merged({"ttl": 5, "cap": 1}, "default")
     assert options == QueueOptions()
 
 
-def test_options_are_json_and_return_from_it() -> None:
+def test_options_round_trip_through_json() -> None:
     changes: dict[str, object] = {"cap": 1 << 20, "ttl": 0.5, "groups": ["a"], "dead_letter": "p/d", "max_tries": 3}
     options = QueueOptions().merged(changes, "default")
     as_json = json.loads(json.dumps(options.as_json()))
@@ -140,7 +140,7 @@ def test_a_bad_sync_mode_is_refused_with_those_there_are(text: str) -> None:
         SyncMode.parse(text)
 
 
-def test_retries_back_off_up_to_the_most_and_not_in_step() -> None:
+def test_retry_delay_backs_off_to_a_maximum_with_jitter() -> None:
     options = QueueOptions(nack_delay=1, nack_delay_max=60)
     for tries in range(100):
         whole = min(1000 * 2**tries, 60_000)
@@ -150,5 +150,5 @@ def test_retries_back_off_up_to_the_most_and_not_in_step() -> None:
 
 
 @pytest.mark.parametrize("options", [QueueOptions(nack_delay=2), QueueOptions(nack_delay=2, nack_delay_max=1)])
-def test_without_a_higher_most_the_delay_is_always_the_same(options: QueueOptions) -> None:
+def test_without_a_higher_maximum_the_retry_delay_is_constant(options: QueueOptions) -> None:
     assert {options.nack_delay_ms(tries, seq) for tries in range(5) for seq in range(5)} == {2000}

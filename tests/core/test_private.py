@@ -25,7 +25,7 @@ def declare(lab: Lab, name: QueueName, *events: str, **options: object) -> None:
     lab.publish(lab.broker.get(name), "m")
 
 
-def test_no_name_that_a_request_can_hold_is_that_of_a_private_queue() -> None:
+def test_request_names_never_match_a_private_queue() -> None:
     for text in (str(MINE), f"/{MINE}", f"_temp/{MINE.queue}"):
         try:
             assert parse_queue_name(text) != MINE
@@ -38,7 +38,7 @@ def test_no_name_that_a_request_can_hold_is_that_of_a_private_queue() -> None:
         private_name("a/b")
 
 
-def test_they_are_in_no_list_and_their_names_in_no_report() -> None:
+def test_private_queues_are_not_listed_or_named() -> None:
     lab = Lab()
     declare(lab, MINE)
     assert lab.broker.queues() == []
@@ -49,7 +49,7 @@ def test_they_are_in_no_list_and_their_names_in_no_report() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_they_end_with_their_process(how: str) -> None:
+def test_private_queues_end_with_their_process(how: str) -> None:
     lab = Lab()
     declare(lab, MINE, "news")
     declare(lab, queue_name("kept"), "news")
@@ -60,7 +60,7 @@ def test_they_end_with_their_process(how: str) -> None:
     assert lab.bodies(lab.broker.get(queue_name("kept"))) == [b"m", b"n"]
 
 
-def test_one_that_is_deleted_before_its_directory_is_made_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_queue_deleted_before_its_directory_exists_creates_none(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
     made: list[str] = []
     monkeypatch.setattr(lab.disk, "make_dir", made.append)
@@ -69,7 +69,7 @@ def test_one_that_is_deleted_before_its_directory_is_made_gets_none(monkeypatch:
     assert not made and lab.broker.private_queues() == []
 
 
-def test_a_stop_leaves_their_removal_to_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_leaves_private_queues_to_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
     declare(lab, MINE, "news")
     declare(lab, YOURS, "news")
@@ -86,7 +86,7 @@ def test_a_stop_leaves_their_removal_to_the_next_start(monkeypatch: pytest.Monke
     assert lab.disk.list_dir("queues") == [] and lab.broker.health().ok
 
 
-def test_what_a_crash_left_of_their_removal_is_removed() -> None:
+def test_interrupted_removal_of_private_queues_is_completed() -> None:
     lab = Lab()
     declare(lab, MINE)
     directory = lab.broker.get(MINE).log.directory
@@ -96,7 +96,7 @@ def test_what_a_crash_left_of_their_removal_is_removed() -> None:
     assert lab.disk.list_dir("queues") == [] and lab.broker.health().ok
 
 
-def test_those_of_an_earlier_version_are_known_and_removed() -> None:
+def test_private_queues_of_an_earlier_version_are_removed() -> None:
     lab = Lab()
     declare(lab, FORMER, "news", cap=FORMER_CAP)
     lab.restart()
@@ -116,7 +116,9 @@ def test_those_of_an_earlier_version_are_known_and_removed() -> None:
         ("0123456789abcdeF.topic.1", {"cap": FORMER_CAP}, ["news"]),
     ],
 )
-def test_a_user_may_have_a_project_of_that_name(name: str, options: dict[str, object], events: list[str]) -> None:
+def test_users_can_have_a_project_named_like_private_queues(
+    name: str, options: dict[str, object], events: list[str]
+) -> None:
     """All of it was deleted at each start, confirmed messages and all. What might be a user's is kept."""
     lab = Lab()
     theirs = queue_name(name, "_temp")
@@ -127,7 +129,7 @@ def test_a_user_may_have_a_project_of_that_name(name: str, options: dict[str, ob
         assert lab.bodies(lab.broker.get(theirs)) == [b"m"]
 
 
-def test_one_that_is_full_ends_and_its_consumer_is_notified() -> None:
+def test_full_private_queue_ends_and_notifies_its_consumer() -> None:
     """Else its client would miss a message and not know; whoever publishes is not to blame."""
     lab = Lab()
     declare(lab, MINE, "news", cap=MIB // 4)
@@ -174,7 +176,7 @@ def test_a_message_to_a_subscriber_is_one_commit_and_its_ack_waits_for_the_next(
     assert len(peer.given) == 11, "the first was there before"
 
 
-def test_an_ack_that_somebody_waits_for_is_written_at_once_with_all_of_before() -> None:
+def test_awaited_ack_is_written_immediately_with_earlier_ones() -> None:
     lab = Lab()
     declare(lab, MINE)
     queue = lab.broker.get(MINE)
@@ -226,7 +228,7 @@ def publish_news(lab: Lab, *bodies: str) -> None:
     assert (answer[0], answer[2]) == (None, len(bodies))
 
 
-def test_nothing_of_them_is_synced_from_their_creation_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_queues_are_never_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each topic subscription was made with six syncs, and had one for each message, that no restart could use."""
     lab = Lab()
     syncs = counting_syncs(monkeypatch)
@@ -248,7 +250,7 @@ def test_nothing_of_them_is_synced_from_their_creation_to_their_end(monkeypatch:
 
 
 @pytest.mark.parametrize("most", [0, 1 << 30], ids=["written at once", "written later"])
-def test_what_is_not_synced_is_read_back_from_its_segment(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsynced_messages_are_read_back_from_their_segment(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync_group, "VOLATILE_BYTES_MAX", most)
     lab = Lab()
     for name in (MINE, YOURS):
@@ -260,7 +262,7 @@ def test_what_is_not_synced_is_read_back_from_its_segment(most: int, monkeypatch
         assert lab.bodies(queue) == [b"m", b"a", b"b"]
 
 
-def test_only_so_many_bytes_are_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deferred_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync_group, "VOLATILE_BYTES_MAX", 3000)
     lab = Lab()
     for name in (MINE, YOURS):
@@ -276,9 +278,7 @@ def test_only_so_many_bytes_are_written_later(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_copy_for_one_is_delivered_only_when_the_durable_copies_are_synced(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_private_copy_is_delivered_after_durable_copies_are_synced(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(seed=seed)
     kept = queue_name("kept")
     declare(lab, MINE, "news", "more")
@@ -306,7 +306,7 @@ def test_a_copy_for_one_is_delivered_only_when_the_durable_copies_are_synced(
     assert steps.index(f"{MINE.queue} 1") < steps.index(f"{MINE.queue} 2")
 
 
-def test_a_copy_for_one_does_not_wait_for_a_durable_queue_that_refuses_it() -> None:
+def test_private_copy_does_not_wait_for_a_refusing_durable_queue() -> None:
     lab = Lab()
     declare(lab, MINE, "news")
     declare(lab, queue_name("kept"), "news")

@@ -19,7 +19,7 @@ def paused(lab: Lab, name: str = "a", *, on: bool = True) -> LocalQueue:
     return queue
 
 
-def test_what_it_holds_is_delivered_and_nothing_comes_in_until_it_continues_also_after_a_restart() -> None:
+def test_publish_paused_queue_delivers_and_refuses_publishes_over_a_restart() -> None:
     lab = Lab()
     lab.publish(lab.queue("a"), "1")
     queue = paused(lab)
@@ -33,7 +33,7 @@ def test_what_it_holds_is_delivered_and_nothing_comes_in_until_it_continues_also
     assert lab.bodies(queue) == [b"3"]
 
 
-def test_a_transaction_with_a_message_for_it_happens_not_at_all_and_one_that_takes_from_it_does() -> None:
+def test_transaction_publishing_to_a_paused_queue_is_refused() -> None:
     lab = Lab()
     other = lab.queue("b")
     lab.publish(lab.queue("a"), "1")
@@ -51,7 +51,7 @@ def test_a_transaction_with_a_message_for_it_happens_not_at_all_and_one_that_tak
     assert (lab.bodies(queue), lab.bodies(other)) == ([], [b"y"])
 
 
-def test_an_event_goes_to_the_other_queues() -> None:
+def test_event_skips_a_publish_paused_queue() -> None:
     lab = Lab()
     queue, other = paused(lab), lab.queue("b")
     for name in (queue.name, other.name):
@@ -61,7 +61,7 @@ def test_an_event_goes_to_the_other_queues() -> None:
     assert (lab.bodies(queue), lab.bodies(other)) == ([], [b"x"])
 
 
-def test_dead_letters_for_it_wait_where_they_are_and_a_redrive_to_it_says_why() -> None:
+def test_dead_letters_wait_for_a_publish_paused_queue_and_redrive_reports_it() -> None:
     lab = Lab()
     queue = lab.queue("a", dead_letter="dead")
     dead = paused(lab, "dead")

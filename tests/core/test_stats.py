@@ -9,19 +9,19 @@ from curbstone.core.stats import COMMIT_MESSAGES_BOUNDS, COMMIT_US_BOUNDS, Histo
 from tests.kit.lab import Lab
 
 
-def test_a_value_belongs_to_the_first_bound_that_it_does_not_exceed() -> None:
+def test_histogram_value_belongs_to_the_first_bound_not_exceeded() -> None:
     histogram = Histogram((1, 10))
     for value in (0, 1, 2, 10, 11):
         histogram.add(value)
     assert (histogram.counts, histogram.sum, histogram.count) == ([2, 2, 1], 24, 5)
 
 
-def test_the_bounds_rise() -> None:
+def test_histogram_bounds_increase() -> None:
     for bounds in (COMMIT_US_BOUNDS, COMMIT_MESSAGES_BOUNDS):
         assert list(bounds) == sorted(set(bounds))
 
 
-def test_a_commit_that_the_disk_refused_is_distinguished() -> None:
+def test_failed_commit_is_counted_separately() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, b"a", b"b")
@@ -35,7 +35,7 @@ def test_a_commit_that_the_disk_refused_is_distinguished() -> None:
     assert (commits.took_us.count, commits.messages.count, commits.messages.sum) == (before, before, 2)
 
 
-def test_syncs_are_counted_as_the_mode_makes_them() -> None:
+def test_syncs_are_counted_per_mode() -> None:
     syncs = {}
     for mode in ("always", "interval:100", "never"):
         lab = Lab(sync=mode)

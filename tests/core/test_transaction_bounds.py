@@ -20,7 +20,7 @@ def bound(lab: Lab) -> list[LocalQueue]:
     return queues
 
 
-def test_a_transaction_has_a_bounded_number_of_copies_of_messages_to_events(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_of_event_messages_in_a_transaction_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """1,000 messages to an event with 2,000 queues stopped the server for three seconds."""
     monkeypatch.setattr(transaction_module, "COPIES_MAX", 6)
     lab = Lab()
@@ -47,7 +47,7 @@ def test_a_transaction_over_queues_is_refused_by_its_size_before_it_is_encoded(m
     assert [lab.bodies(queue) for queue in queues] == [[], []]
 
 
-def test_messages_to_events_in_a_transaction_come_behind_a_backlog_and_do_not_hand_it_out_at_once() -> None:
+def test_transactional_event_messages_queue_behind_a_backlog() -> None:
     """All copies that waited were made in one turn: seconds, after a burst to a topic with many subscribers."""
     lab = Lab()
     queues = bound(lab)

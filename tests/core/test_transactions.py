@@ -25,7 +25,7 @@ def two(lab: Lab, **options: object) -> tuple[LocalQueue, LocalQueue]:
     return lab.queue("a", **options), lab.queue("b", **options)
 
 
-def test_nothing_happens_before_the_commit() -> None:
+def test_transaction_has_no_effect_before_the_commit() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "held")
@@ -77,7 +77,7 @@ def test_messages_of_a_transaction_keep_their_order_delay_ttl_and_groups() -> No
     assert lab.pop_all(second) == [b"later"]
 
 
-def test_nack_and_reject_happen_with_the_commit() -> None:
+def test_nack_and_reject_take_effect_at_the_commit() -> None:
     lab = Lab()
     queue = lab.queue(dead_letter="dead")
     lab.publish(queue, *numbered(3))
@@ -141,7 +141,7 @@ def test_a_nack_in_a_transaction_counts_as_a_try() -> None:
 
 @pytest.mark.parametrize("call", ["ack", "nack", "reject"])
 @pytest.mark.parametrize("seqs", [[2], [1, 2], [0]])
-def test_what_is_not_held_is_refused_when_it_is_added(call: str, seqs: list[int]) -> None:
+def test_unheld_delivery_is_refused_when_added(call: str, seqs: list[int]) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", "b")
@@ -202,7 +202,7 @@ def test_a_consumer_that_closed_before_the_commit_refuses_all() -> None:
 
 
 @pytest.mark.parametrize("spread", [False, True])
-def test_a_message_too_large_refuses_all_and_gives_back_what_was_claimed(spread: bool) -> None:
+def test_too_large_message_refuses_all_and_releases_claims(spread: bool) -> None:
     lab = Lab()
     first, second = two(lab, max_message_size=10)
     lab.publish(first, "held")
@@ -222,7 +222,7 @@ def fill(lab: Lab, queue: LocalQueue) -> None:
         pass
 
 
-def test_a_delivery_that_was_settled_by_its_id_meanwhile_does_not_return_when_a_transaction_fails() -> None:
+def test_delivery_settled_by_id_stays_settled_when_a_transaction_fails() -> None:
     """It stood among the unsettled again, and took a place of the window, though its message was gone."""
     lab = Lab(cap=64 * 1024)
     first, second = two(lab)
@@ -241,7 +241,7 @@ def test_a_delivery_that_was_settled_by_its_id_meanwhile_does_not_return_when_a_
 
 
 @pytest.mark.parametrize("spread", [False, True])
-def test_a_full_queue_refuses_all_and_gives_back_what_was_claimed(spread: bool) -> None:
+def test_full_queue_refuses_all_and_releases_claims(spread: bool) -> None:
     lab = Lab(cap=64 * 1024)
     first, second = two(lab)
     lab.publish(first, "held")
@@ -260,7 +260,7 @@ def test_a_full_queue_refuses_all_and_gives_back_what_was_claimed(spread: bool) 
     peer.ack(1)
 
 
-def test_one_that_could_never_fit_is_too_large() -> None:
+def test_transaction_that_can_never_fit_is_too_large() -> None:
     lab = Lab(cap=64 * 1024)
     queue = lab.queue()
     transaction = lab.broker.transaction()
@@ -281,7 +281,7 @@ def test_a_deleted_queue_refuses_all() -> None:
     assert lab.bodies(first) == []
 
 
-def test_a_queue_in_creation_is_waited_for() -> None:
+def test_transaction_waits_for_a_queue_in_creation() -> None:
     lab = Lab()
     transaction = lab.broker.transaction()
     for name in ("new", "newer"):
@@ -317,7 +317,7 @@ def test_a_power_cut_at_any_call_of_the_disk_leaves_all_or_nothing(crash_in: int
     assert found == everything if confirmed else found in (nothing, everything)
 
 
-def test_a_start_tells_when_a_transaction_that_a_crash_has_left_in_half_is_whole() -> None:
+def test_start_reports_when_interrupted_transactions_are_complete() -> None:
     """A server that was ready before could show one queue with its part, and the other without."""
     lab = Lab()
     queues = two(lab)
@@ -338,7 +338,7 @@ def test_a_start_tells_when_a_transaction_that_a_crash_has_left_in_half_is_whole
     assert reported == [[1, 1], []], "there is nothing to wait for any more"
 
 
-def test_a_journal_that_cannot_be_written_refuses_all_once_that_is_certain() -> None:
+def test_unwritable_journal_refuses_transactions() -> None:
     lab = Lab()
     first, second = two(lab)
     lab.publish(first, "held")
@@ -377,7 +377,7 @@ def test_transactions_of_one_turn_are_all_committed() -> None:
 
 
 @HOWS
-def test_what_is_published_after_a_commit_comes_after_it_in_every_queue(how: str) -> None:
+def test_publish_after_a_commit_follows_it_in_every_queue(how: str) -> None:
     lab = Lab()
     first, second = two(lab)
     lab.publish(first, "before")

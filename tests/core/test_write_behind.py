@@ -38,7 +38,7 @@ def written(inner: SimDisk) -> bytes:
     return bytes(inner.names[PATH].cache)
 
 
-def test_what_is_deferred_is_not_written_until_somebody_needs_it(file: WriteBehindFile, inner: SimDisk) -> None:
+def test_deferred_write_happens_on_demand(file: WriteBehindFile, inner: SimDisk) -> None:
     before = inner.ops
     assert written(inner) == b"head" + bytes(8)
     file.defer(7, [b"d"])
@@ -58,7 +58,7 @@ def test_what_is_deferred_is_not_written_until_somebody_needs_it(file: WriteBehi
         lambda _disk, file: file.write(11, [b"\0"]),
     ],
 )
-def test_whoever_uses_the_file_finds_it_written(
+def test_every_file_operation_flushes_deferred_writes(
     use: Callable[[WriteBehindDisk, WriteBehindFile], object],
     disk: WriteBehindDisk,
     file: WriteBehindFile,
@@ -69,14 +69,14 @@ def test_whoever_uses_the_file_finds_it_written(
     assert not disk.late
 
 
-def test_what_is_written_right_behind_it_goes_with_it_in_one_call(file: WriteBehindFile, inner: SimDisk) -> None:
+def test_adjacent_write_joins_the_deferred_one(file: WriteBehindFile, inner: SimDisk) -> None:
     before = inner.ops
     file.write(7, [b"d", b"e"])
     assert written(inner) == b"headabcde" + bytes(3)
     assert inner.ops == before + 1
 
 
-def test_more_can_be_deferred_after_that(disk: WriteBehindDisk, file: WriteBehindFile, inner: SimDisk) -> None:
+def test_writes_can_be_deferred_after_a_flush(disk: WriteBehindDisk, file: WriteBehindFile, inner: SimDisk) -> None:
     file.write(7, [b"d"])
     file.defer(8, [b"e"])
     assert list(disk.late) == [PATH] and file.read(0, 9) == b"headabcde"
@@ -85,7 +85,7 @@ def test_more_can_be_deferred_after_that(disk: WriteBehindDisk, file: WriteBehin
 @pytest.mark.parametrize(
     "use", [lambda file: file.sync(), lambda file: file.write(7, [b"d"]), lambda file: file.size()]
 )
-def test_where_it_can_not_be_written_the_call_fails_and_the_next_one_tries_again(
+def test_failed_flush_raises_and_is_retried(
     use: Callable[[WriteBehindFile], object],
     disk: WriteBehindDisk,
     file: WriteBehindFile,
@@ -103,7 +103,7 @@ def test_where_it_can_not_be_written_the_call_fails_and_the_next_one_tries_again
     assert disk.open(PATH).read(0, 7) == b"headabc"
 
 
-def test_what_is_deferred_is_forgotten_with_the_file(
+def test_deferred_writes_are_dropped_with_the_file(
     disk: WriteBehindDisk, file: WriteBehindFile, inner: SimDisk
 ) -> None:
     file.close()

@@ -51,7 +51,7 @@ def key(name: str, content: bytes = b"") -> IdempotencyKey:
     return IdempotencyKey(name, content)
 
 
-def test_a_repeat_under_a_key_is_not_confirmed_before_what_was_published_in_front_of_it() -> None:
+def test_repeat_under_a_key_is_not_confirmed_before_earlier_publishes() -> None:
     """It was, at once: a crash then lost a message though one behind it had been confirmed."""
     desk = begin()
     desk.publish("first", key=key("k"))
@@ -69,7 +69,7 @@ def test_a_repeat_under_a_key_is_not_confirmed_before_what_was_published_in_fron
     assert desk.reported() == ["after a crash: 1 1"]
 
 
-def test_a_repeat_behind_what_was_refused_under_its_key_is_published() -> None:
+def test_repeat_after_a_refusal_under_its_key_is_published() -> None:
     desk = begin()
     desk.publish("first", key=key("k"))
     desk.publish("repeat", key=key("k"))
@@ -78,7 +78,7 @@ def test_a_repeat_behind_what_was_refused_under_its_key_is_published() -> None:
     assert len(desk.lab.bodies(desk.queue)) == 1
 
 
-def test_what_is_too_large_is_refused_in_its_turn_all_at_once_too() -> None:
+def test_too_large_message_is_refused_in_order() -> None:
     desk = begin()
     desk.publish("plain")
     desk.publish("whole", size=LARGE + 1, atomic=True)
@@ -91,7 +91,7 @@ def test_what_is_too_large_is_refused_in_its_turn_all_at_once_too() -> None:
     ]  # fmt: skip
 
 
-def test_a_queue_that_takes_no_messages_for_now_says_so_behind_what_it_took() -> None:
+def test_publish_paused_queue_refuses_after_earlier_answers() -> None:
     desk = begin()
     desk.publish("before")
     desk.lab.broker.declare(desk.queue.name, {"publish_paused": True}, lambda _error: None)
@@ -101,7 +101,7 @@ def test_a_queue_that_takes_no_messages_for_now_says_so_behind_what_it_took() ->
     assert desk.reported() == ["before: 1 1", "paused: PublishPaused 1", "after: 2 1"]
 
 
-def test_a_repeat_is_confirmed_though_the_commit_that_it_waits_for_fails() -> None:
+def test_repeat_is_confirmed_although_its_awaited_commit_fails() -> None:
     """It is on disk; and what came behind it on the same connection is told after it."""
     desk = begin()
     desk.publish("one", numbered=Numbered(A, 1, 0))
@@ -135,7 +135,7 @@ def test_a_disk_that_fails_is_reported_in_order() -> None:
 
 
 @pytest.mark.source
-def test_a_queue_that_breaks_down_answers_each_message_of_a_list_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_queue_answers_each_message_of_a_list_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were in the commit, while others of their list waited, were never answered."""
     lab = Lab()
     lab.expects_faults = True
@@ -152,7 +152,7 @@ def test_a_queue_that_breaks_down_answers_each_message_of_a_list_once(monkeypatc
 @pytest.mark.source
 @pytest.mark.parametrize("how", ["delete", "break down"])
 @pytest.mark.parametrize("where", ["in the commit", "behind it"])
-def test_who_waits_only_for_settles_is_notified_that_the_queue_has_ended(
+def test_waiter_for_settles_is_notified_when_the_queue_ends(
     how: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were forgotten, unless their settles were in a commit that went well."""
@@ -187,7 +187,7 @@ def test_who_waits_only_for_settles_is_notified_that_the_queue_has_ended(
         assert [type(error) for error in reported] == [NoSuchQueue if how == "delete" else Unavailable]
 
 
-def test_a_commit_that_ends_after_its_queue_leaves_nobody_waiting_for_settles() -> None:
+def test_commit_ending_after_its_queue_leaves_no_waiter_for_settles() -> None:
     """What a transaction settles is settled in memory when it is on disk, and only then did anybody ask to be told."""
     lab = Lab()
     queue = lab.queue()

@@ -59,7 +59,7 @@ def tally(queue: LocalQueue, batch: str = "a") -> dict[str, int]:
 
 
 @pytest.mark.parametrize("atomic", [False, True])
-def test_the_report_comes_when_the_last_message_is_settled(atomic: bool) -> None:
+def test_report_is_sent_when_the_last_message_is_settled(atomic: bool) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish_messages(queue, [*members("a", 3), Message(b"of none")], atomic=atomic)
@@ -77,7 +77,7 @@ def test_the_report_comes_when_the_last_message_is_settled(atomic: bool) -> None
     check_room(queue)
 
 
-def test_the_size_and_the_queue_for_the_report_may_come_with_any_message_even_the_last() -> None:
+def test_size_and_report_queue_may_be_given_with_any_message() -> None:
     lab = Lab()
     queue = lab.queue()
     for late in (member("a"), member("a", to="done"), member("a", size=3)):
@@ -99,7 +99,7 @@ def test_a_batch_can_report_to_its_own_queue_and_its_id_is_free_again() -> None:
 
 
 @pytest.mark.parametrize("ending", ["reject", "dead letter", "expiry", "purge", "oldest", "replace", "by id"])
-def test_each_way_to_end_counts(ending: str) -> None:
+def test_each_outcome_is_counted(ending: str) -> None:
     lab = Lab()
     lab.queue("dead")
     overflow = "drop-oldest" if ending == "oldest" else "refuse"
@@ -127,7 +127,7 @@ def test_each_way_to_end_counts(ending: str) -> None:
     assert reports(lab) == [report("a", 2, **({"acked": 2} if how == "acked" else {"acked": 1, how: 1}))]
 
 
-def test_a_dead_letter_is_of_no_batch_and_neither_is_what_is_redriven() -> None:
+def test_dead_letters_and_redriven_messages_belong_to_no_batch() -> None:
     lab = Lab()
     lab.queue("dead")
     queue = lab.queue(dead_letter="dead")
@@ -161,7 +161,7 @@ def test_messages_that_replace_each_other_in_one_commit_count() -> None:
     assert reports(lab) == [report("a", 3, acked=1, replaced=2)]
 
 
-def test_a_declared_group_is_not_waited_for() -> None:
+def test_declared_group_does_not_delay_the_report() -> None:
     lab = Lab()
     queue = lab.queue(groups=["g"])
     lab.publish_messages(queue, members("a", 2))
@@ -170,7 +170,7 @@ def test_a_declared_group_is_not_waited_for() -> None:
     assert lab.pop(queue, "g") == b"0"
 
 
-def test_an_undo_neither_reopens_a_batch_nor_counts_in_one_that_is_open() -> None:
+def test_undo_does_not_reopen_or_change_a_batch() -> None:
     lab = Lab()
     queue = lab.queue(undo=3600)
     lab.publish_messages(queue, [*members("a", 2), *members("b", 2)])
@@ -196,7 +196,7 @@ def test_an_undo_neither_reopens_a_batch_nor_counts_in_one_that_is_open() -> Non
         (member("c", size=1), "batch c has a size of 1, and 2 of its messages are stored: no room for 1 more"),
     ],
 )
-def test_a_message_that_contradicts_its_batch_is_refused(atomic: bool, message: Message, text: str) -> None:
+def test_message_contradicting_its_batch_is_refused(atomic: bool, message: Message, text: str) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish_messages(queue, [member("a", size=2, to="done"), member("c"), member("c")])
@@ -207,7 +207,7 @@ def test_a_message_that_contradicts_its_batch_is_refused(atomic: bool, message: 
 
 
 @pytest.mark.parametrize("atomic", [False, True])
-def test_a_batch_has_no_more_messages_than_its_size(atomic: bool) -> None:
+def test_batch_refuses_messages_beyond_its_size(atomic: bool) -> None:
     lab = Lab()
     queue = lab.queue()
     answers = lab.publish_answers(queue, [*members("a", 2), member("a")], atomic=atomic)
@@ -217,7 +217,7 @@ def test_a_batch_has_no_more_messages_than_its_size(atomic: bool) -> None:
     assert "batch a has a size of 2, and 2 of its messages are stored: no room for 1 more" in str(answers[-1][0])
 
 
-def test_a_message_to_an_event_is_of_no_batch() -> None:
+def test_event_message_with_a_batch_is_refused() -> None:
     lab = Lab()
     error, _, _ = lab.answer(lambda done: lab.broker.publish_event("e", [member("a")], done))
     assert isinstance(error, BadRequest) and "event" in str(error)
@@ -225,7 +225,7 @@ def test_a_message_to_an_event_is_of_no_batch() -> None:
         lab.broker.transaction().publish_event("e", member("a"))
 
 
-def test_a_queue_has_only_so_many_open_batches() -> None:
+def test_open_batches_of_a_queue_are_limited() -> None:
     lab = Lab()
     queue = lab.queue(cap=64 * 1024)
     most = queue.facts.most(Note.BATCH)
@@ -253,13 +253,13 @@ def test_a_queue_has_only_so_many_open_batches() -> None:
         ({"x-batch-to": "q"}, "x-batch-to is for a message with x-batch"),
     ],
 )
-def test_headers_that_no_message_can_have(named: dict[str, str], text: str) -> None:
+def test_invalid_batch_headers_are_refused(named: dict[str, str], text: str) -> None:
     with pytest.raises((ValueError, CurbstoneError), match=text):
         check_batch(named)
     assert batch_of(headers.encode(named.items())).id == ""
 
 
-def test_headers_are_read_as_they_are_written() -> None:
+def test_batch_headers_round_trip() -> None:
     block = headers.encode([("a", "x-batch:no"), ("x-batch-to", "q:1"), ("x-batch", "a:b\\"), ("x-batch-size", "12")])
     assert batch_of(block)[1:] == ("a:b\\", 12, "q:1")
     assert batch_of(b"x-batch:a\\q\n").id == ""
@@ -268,7 +268,7 @@ def test_headers_are_read_as_they_are_written() -> None:
 # --- the report waits
 
 
-def test_a_report_waits_until_its_queue_takes_it() -> None:
+def test_report_waits_until_its_queue_accepts_it() -> None:
     lab = Lab()
     queue, done = lab.queue(), lab.queue("done", publish_paused=True)
     lab.publish_messages(queue, members("a", 1))
@@ -284,7 +284,7 @@ def test_a_report_waits_until_its_queue_takes_it() -> None:
     assert queue.batch_reports is not None and queue.batch_reports.refused == {}
 
 
-def test_many_reports_that_wait_are_all_sent_in_the_end() -> None:
+def test_many_waiting_reports_are_all_sent() -> None:
     lab = Lab(cap=16 * 1024 * 1024)
     queue = lab.queue()
     lab.queue("done", publish_paused=True)
@@ -301,7 +301,7 @@ def test_many_reports_that_wait_are_all_sent_in_the_end() -> None:
 # --- batches that do not end
 
 
-def test_a_batch_that_is_dropped_is_forgotten_and_its_id_is_free() -> None:
+def test_dropped_batch_frees_its_id() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish_messages(queue, members("a", 2))
@@ -320,7 +320,7 @@ def test_a_batch_that_is_dropped_is_forgotten_and_its_id_is_free() -> None:
     assert reports(lab) == [report("a", 1)]
 
 
-def test_a_batch_whose_report_is_on_its_way_is_not_dropped() -> None:
+def test_batch_with_a_report_in_flight_is_not_dropped() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish_messages(queue, members("a", 1))
@@ -337,7 +337,7 @@ def test_a_batch_whose_report_is_on_its_way_is_not_dropped() -> None:
     assert reports(lab) == [report("a", 1)] * 2
 
 
-def test_a_batch_that_lacks_messages_for_a_week_is_dropped_when_another_begins() -> None:
+def test_batch_incomplete_for_a_week_is_dropped_when_another_begins() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish_messages(queue, [member("a"), member("pending"), *members("b", 1)])

@@ -34,7 +34,7 @@ def fill(lab: Lab, queue: LocalQueue, size: int) -> int:
     return count
 
 
-def test_a_publish_that_finds_no_room_is_answered_without_anything_else_happening() -> None:
+def test_publish_without_room_is_answered_without_further_events() -> None:
     lab = Lab()
     queue = lab.queue(cap=64 * KIB)
     for body in numbered(200, 500):
@@ -42,7 +42,7 @@ def test_a_publish_that_finds_no_room_is_answered_without_anything_else_happenin
 
 
 @pytest.mark.parametrize("cap", CAPS)
-def test_the_directory_is_never_above_the_cap_while_it_is_filled_acked_and_cleaned(cap: int) -> None:
+def test_directory_never_exceeds_the_cap_while_filled_acked_and_cleaned(cap: int) -> None:
     """The simulated disk compares after every write; `Lab.settle` raises."""
     dice = Random(cap)
     lab = Lab(max_message_size=cap)
@@ -93,7 +93,7 @@ def test_a_refused_publish_changes_nothing(cap: int) -> None:
     assert lab.bodies(lab.again(queue)) == before
 
 
-def test_what_is_refused_does_not_fit_a_moment_later_either() -> None:
+def test_refused_message_does_not_fit_a_moment_later() -> None:
     lab = Lab()
     queue = lab.queue(cap=64 * KIB)
     fill(lab, queue, 655)
@@ -161,9 +161,7 @@ def test_a_nack_of_everything_fits_when_the_queue_is_full(cap: int, size: int) -
     [(128 * KIB, 6), (256 * KIB, 3), (1024 * KIB, 1), pytest.param(1024 * KIB, 12, marks=pytest.mark.soak)],
 )
 @pytest.mark.parametrize("nacks", [False, True])
-def test_a_queue_less_than_half_full_takes_a_message_of_a_hundredth_whatever_was_settled(
-    cap: int, seeds: int, nacks: bool
-) -> None:
+def test_queue_below_half_accepts_a_message_of_one_percent(cap: int, seeds: int, nacks: bool) -> None:
     for seed in range(seeds):
         settle_and_refill(cap, nacks, Random(seed))
 
@@ -203,7 +201,7 @@ def ack(lab: Lab, queue: LocalQueue, tokens: list[str]) -> None:
 
 
 @pytest.mark.xfail(reason="a batch larger than a segment must be copied in one piece: that much more must stay free")
-def test_it_does_so_also_when_an_atomic_list_took_most_of_the_half() -> None:
+def test_queue_below_half_accepts_a_message_after_a_large_atomic_list() -> None:
     lab = Lab()
     queue = lab.queue(cap=64 * KIB)
     lab.publish(queue, *numbered(50, 100))
@@ -275,7 +273,7 @@ def test_an_idle_queue_writes_nothing() -> None:
     assert lab.disk.ops == before
 
 
-def test_nacks_one_by_one_with_redelivery_at_once_are_answered_in_a_full_queue() -> None:
+def test_single_nacks_with_immediate_redelivery_succeed_in_a_full_queue() -> None:
     lab = Lab()
     queue = lab.queue(cap=96 * KIB)
     fill(lab, queue, 20)
@@ -284,7 +282,7 @@ def test_nacks_one_by_one_with_redelivery_at_once_are_answered_in_a_full_queue()
         peer.nack(seq)  # it says so itself where one is not answered
 
 
-def test_producers_who_always_have_more_waiting_are_not_refused_while_the_log_turns_over() -> None:
+def test_busy_producers_are_not_refused_while_the_log_turns_over() -> None:
     """One that waited for the cleaner once, and was written, is no reason to refuse another a turn of the log later."""
     lab = Lab()
     queue = lab.queue(cap=256 * KIB)
@@ -319,7 +317,7 @@ def test_producers_who_always_have_more_waiting_are_not_refused_while_the_log_tu
 
 
 @pytest.mark.parametrize("left", [0, 1, 13, 40])
-def test_an_ack_fits_where_little_more_is_left_than_is_kept_for_tries(left: int) -> None:
+def test_ack_fits_when_little_more_than_the_retry_reserve_is_left(left: int) -> None:
     """It waited for ever where some room was left, and not enough for one settle."""
     lab = Lab()
     queue = lab.queue()
@@ -331,7 +329,7 @@ def test_an_ack_fits_where_little_more_is_left_than_is_kept_for_tries(left: int)
 
 
 @pytest.mark.parametrize("count", [1, 20])
-def test_the_first_nack_fits_where_all_that_is_left_is_kept_for_tries(count: int) -> None:
+def test_first_nack_fits_when_only_the_retry_reserve_is_left(count: int) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *["a"] * count)
@@ -348,7 +346,7 @@ def test_the_first_nack_fits_where_all_that_is_left_is_kept_for_tries(count: int
 @pytest.mark.parametrize("groups", [[], ["r"]], ids=["alone", "a group keeps all"])
 @pytest.mark.parametrize("nacks", [0, 3])
 @pytest.mark.parametrize("size", [2000, 3000, 4000])
-def test_everything_is_settled_in_a_full_queue_of_messages_that_fill_segments(
+def test_full_queue_of_segment_sized_messages_can_be_settled(
     size: int, nacks: int, groups: list[str], takes: str
 ) -> None:
     """Each segment that was cleaned made the log larger: by batches of their own for tries, and for the drop."""
@@ -369,7 +367,7 @@ def test_everything_is_settled_in_a_full_queue_of_messages_that_fill_segments(
 
 
 @pytest.mark.parametrize("size", [20, 2000, 3000])
-def test_a_log_that_is_cleaned_holds_no_more_than_before(size: int) -> None:
+def test_cleaning_does_not_grow_the_log(size: int) -> None:
     lab = Lab()
     queue = lab.queue(cap=64 * KIB)
     fill(lab, queue, size)
@@ -383,7 +381,7 @@ def test_a_log_that_is_cleaned_holds_no_more_than_before(size: int) -> None:
         assert queue.log.room.held <= held
 
 
-def test_messages_that_were_settled_by_id_take_no_room_of_the_largest_message() -> None:
+def test_messages_settled_by_id_do_not_reduce_the_largest_message() -> None:
     lab = Lab()
     queue = lab.queue(cap=1024 * KIB)
     seqs = lab.publish(queue, *[b"x" * 1000] * 400)

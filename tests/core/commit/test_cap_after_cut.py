@@ -27,13 +27,13 @@ def work(lab: Lab, dice: Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_power_cut_at_any_moment_leaves_no_directory_above_its_cap(seed: int) -> None:
+def test_power_cut_at_any_moment_keeps_the_cap(seed: int) -> None:
     """Segments that were removed returned beside what was written in their place."""
     lab = Lab(seed=seed, cap=CAP)
     work(lab, Random(seed))  # `settle` looks at what a power cut could have left at each write
 
 
-def test_a_cut_that_a_killed_server_did_not_sync_is_durable_after_the_next_start(
+def test_unsynced_truncation_is_durable_after_the_next_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A later power cut undid it, and the queue held more than its cap."""

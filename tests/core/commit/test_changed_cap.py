@@ -42,7 +42,7 @@ def shrunk(how: str = "kill") -> tuple[Lab, LocalQueue, int]:
 
 
 @pytest.mark.parametrize("how", ["kill", "power"])
-def test_a_raised_cap_counts_when_it_is_on_disk(how: str) -> None:
+def test_raised_cap_applies_when_durable(how: str) -> None:
     """The log grew at once; a crash left more than the old cap, which `meta` still named, and nothing went any more."""
     for crash_in in range(30):
         lab = Lab(seed=crash_in, cap=SMALL, max_message_size=SMALL // 4)
@@ -67,7 +67,7 @@ def test_a_raised_cap_counts_when_it_is_on_disk(how: str) -> None:
         assert lab.pop(queue) is not None
 
 
-def test_a_raised_cap_makes_room_as_soon_as_it_is_confirmed() -> None:
+def test_raised_cap_makes_room_once_confirmed() -> None:
     lab = Lab(cap=SMALL, max_message_size=SMALL // 4)
     queue = lab.queue()
     before = fill(lab, queue)
@@ -75,7 +75,7 @@ def test_a_raised_cap_makes_room_as_soon_as_it_is_confirmed() -> None:
     assert fill(lab, queue) > 2 * before
 
 
-def test_a_cap_that_could_not_be_stored_does_not_count_and_is_stored_when_it_is_asked_for_again() -> None:
+def test_cap_that_failed_to_store_does_not_apply_and_can_be_retried() -> None:
     """The second call found nothing to change, and confirmed what was not on disk."""
     lab = Lab(cap=SMALL, max_message_size=SMALL // 4)
     queue = lab.queue()
@@ -94,7 +94,7 @@ def test_a_cap_that_could_not_be_stored_does_not_count_and_is_stored_when_it_is_
 # --- lowered
 
 
-def test_a_cap_is_lowered_as_far_as_the_queue_can_live_with() -> None:
+def test_cap_can_be_lowered_to_what_the_queue_needs() -> None:
     lab = Lab(cap=LARGE, max_message_size=SMALL // 4)
     queue = lab.queue()
     lab.publish(queue, *numbered(60, 1000))
@@ -108,7 +108,7 @@ def test_a_cap_is_lowered_as_far_as_the_queue_can_live_with() -> None:
 
 @pytest.mark.parametrize("size", [300, 500, 800])
 @pytest.mark.parametrize("more", [10, 60, 100])
-def test_a_cap_is_not_lowered_below_what_a_commit_under_way_will_take(size: int, more: int) -> None:
+def test_cap_is_not_lowered_below_a_running_commit(size: int, more: int) -> None:
     """What it added to the reserve was not counted: the queue held more than its cap when that was confirmed."""
     lab = Lab(cap=LARGE, max_message_size=SMALL // 4)
     queue = lab.queue()
@@ -129,7 +129,7 @@ def test_a_cap_is_not_lowered_below_what_a_commit_under_way_will_take(size: int,
 
 
 @pytest.mark.parametrize("how", ["kill", "power"])
-def test_a_cap_is_not_lowered_below_what_a_crash_may_bring_back(how: str) -> None:
+def test_cap_is_not_lowered_below_what_a_crash_may_restore(how: str) -> None:
     """A commit that failed was found after a crash, and cleaning it took more than the smaller cap."""
     lab = Lab(cap=96 * KIB, max_message_size=SMALL // 4)
     queue = lab.queue()
@@ -165,7 +165,7 @@ def is_lowered(lab: Lab, queue: LocalQueue, changes: Change) -> bool:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_a_queue_found_above_its_cap_settles_cleans_down_and_takes_messages_again(how: str) -> None:
+def test_queue_above_its_cap_recovers_by_settling_and_cleaning(how: str) -> None:
     """Every commit failed in it, and those of other queues waited."""
     lab, queue, count = shrunk(how)
     held = lab.held(queue)
@@ -190,7 +190,7 @@ def test_a_queue_found_above_its_cap_settles_cleans_down_and_takes_messages_agai
     fill(lab, lab.again(queue))
 
 
-def test_what_a_queue_above_its_cap_confirms_survives_a_crash() -> None:
+def test_confirms_of_a_queue_above_its_cap_survive_a_crash() -> None:
     for seed in range(10):
         lab, queue, count = shrunk()
         lab.rng.seed(seed)

@@ -33,7 +33,7 @@ class Client:
         self.events.append((type(error) if error else "done", first_seq, count, self.queue.counts().rdy))
 
 
-def test_the_answer_is_sent_before_the_message_is_taken_into_memory() -> None:
+def test_answer_is_sent_before_the_message_is_indexed() -> None:
     client = Client(Lab())
     client.publish(b"a", b"b")
     client.lab.host.turn()
@@ -45,7 +45,7 @@ def test_the_answer_is_sent_before_the_message_is_taken_into_memory() -> None:
     assert client.events[3:] == [("prepare", 3), ("send", 2), ("done", 3, 1, 3)]
 
 
-def test_nothing_is_sent_before_the_disk_has_it_or_if_it_fails() -> None:
+def test_no_answer_before_durability_or_after_a_failure() -> None:
     client = Client(Lab())
     client.publish(b"first")
     client.lab.settle()
@@ -56,7 +56,7 @@ def test_nothing_is_sent_before_the_disk_has_it_or_if_it_fails() -> None:
     assert client.events == [("prepare", 2), (Unavailable, 0, 1, 1)]
 
 
-def test_an_answer_that_waits_behind_others_is_not_prepared() -> None:
+def test_answer_behind_others_is_not_prepared() -> None:
     client = Client(Lab())
     queue = client.queue
     client.publish(b"a")
@@ -68,7 +68,7 @@ def test_an_answer_that_waits_behind_others_is_not_prepared() -> None:
     assert client.events == [("done", 1, 1, 2), ("done", 2, 1, 2), "acked", ("done", 3, 1, 3)]
 
 
-def test_a_list_of_which_a_commit_takes_a_part_is_not_prepared() -> None:
+def test_partially_committed_list_is_not_prepared() -> None:
     client = Client(Lab(cap=64 * 1024))
     client.publish(*[b"x" * 1500] * 8)
     client.lab.settle()
@@ -78,7 +78,7 @@ def test_a_list_of_which_a_commit_takes_a_part_is_not_prepared() -> None:
 
 
 @pytest.mark.parametrize("raises", ["prepare", "send"])
-def test_a_caller_that_raises_is_answered_all_the_same(raises: str) -> None:
+def test_caller_that_raises_is_still_answered(raises: str) -> None:
     client = Client(Lab())
     client.lab.expects_faults = True
 
@@ -92,7 +92,7 @@ def test_a_caller_that_raises_is_answered_all_the_same(raises: str) -> None:
     assert client.lab.publish(client.queue, b"b") == [2]
 
 
-def test_a_queue_that_broke_down_meanwhile_sends_nothing() -> None:
+def test_broken_queue_sends_no_early_answers() -> None:
     client = Client(Lab())
     client.lab.expects_faults = True
     client.publish(b"a")

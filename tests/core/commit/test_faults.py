@@ -87,7 +87,7 @@ def test_the_tries_of_messages_that_were_delivered_again_are_written_after_their
     assert [found.tries for found in lab.peek(lab.again(queue))] == [2]
 
 
-def test_what_was_given_back_while_a_commit_failed_stays_as_it_is_now() -> None:
+def test_requeue_during_a_failing_commit_keeps_its_state() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", "b", "c")
@@ -103,7 +103,7 @@ def test_what_was_given_back_while_a_commit_failed_stays_as_it_is_now() -> None:
     assert [(found.tries, found.state) for found in lab.peek(lab.again(queue))] == [(2, "delayed")] * 3
 
 
-def test_a_transaction_whose_sync_failed_gives_back_what_it_claimed() -> None:
+def test_transaction_with_a_failed_sync_releases_its_claims() -> None:
     lab, queue, peer = start()
     transaction = lab.broker.transaction()
     transaction.ack(peer.consumer, [1])
@@ -117,7 +117,7 @@ def test_a_transaction_whose_sync_failed_gives_back_what_it_claimed() -> None:
     assert lab.bodies(lab.again(queue)) == [b"first", b"second"]
 
 
-def test_a_disk_that_keeps_failing_makes_the_queue_refuse_and_health_say_why() -> None:
+def test_disk_that_keeps_failing_refuses_publishes_and_fails_health() -> None:
     lab, queue, peer = start()
     lab.disk.eio_chance = 1.0
     for _ in range(3):
@@ -139,7 +139,7 @@ def test_a_disk_that_keeps_failing_makes_the_queue_refuse_and_health_say_why() -
 
 
 @pytest.mark.parametrize("failures", range(1, 8))
-def test_however_many_syncs_fail_what_was_confirmed_is_there_after_a_power_cut(failures: int) -> None:
+def test_confirmed_messages_survive_a_power_cut_after_many_failed_syncs(failures: int) -> None:
     lab, queue, _ = start()
     confirmed = [b"first"]
     refused: set[bytes] = set()
@@ -158,7 +158,7 @@ def test_however_many_syncs_fail_what_was_confirmed_is_there_after_a_power_cut(f
     assert lab.bodies(queue) == confirmed and not queue.damaged
 
 
-def test_what_failed_commits_left_counts_as_long_as_it_is_there_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remains_of_failed_commits_count_while_they_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each attempt removed what the one before had left, and counted it for ever: the queue seemed to be full."""
     lab = Lab()
     queue = lab.queue()
@@ -179,7 +179,7 @@ def test_what_failed_commits_left_counts_as_long_as_it_is_there_and_no_longer(mo
     assert queue.log.bytes == lab.held(queue) - meta
 
 
-def test_one_queue_that_fails_leaves_the_others_alone() -> None:
+def test_failing_queue_does_not_affect_others() -> None:
     lab, queue, _ = start()
     other = lab.queue("other")
     directory = queue.log.directory
@@ -195,7 +195,7 @@ def test_one_queue_that_fails_leaves_the_others_alone() -> None:
 
 
 @pytest.mark.parametrize("after", range(4))
-def test_a_queue_that_cannot_be_created_refuses_what_waited_and_leaves_no_trace(after: int) -> None:
+def test_failed_creation_refuses_waiting_publishes_and_leaves_no_trace(after: int) -> None:
     lab = Lab()
     FailingSyncs(lab.disk, 1, after=after)
     name = queue_name("new")
@@ -214,7 +214,7 @@ def test_a_queue_that_cannot_be_created_refuses_what_waited_and_leaves_no_trace(
     assert [lab.bodies(queue) for queue in lab.broker.queues()] == [[b"now"]]
 
 
-def test_a_disk_that_fails_before_there_is_any_queue_is_known_until_it_works_again() -> None:
+def test_disk_failure_before_there_is_any_queue_is_reported_until_it_works() -> None:
     lab = Lab()
     lab.disk.eio_chance = 1.0
     (error,) = lab.answer(lambda done: lab.broker.declare(queue_name("new"), {}, done))
@@ -230,7 +230,7 @@ def test_a_disk_that_fails_before_there_is_any_queue_is_known_until_it_works_aga
 
 
 @pytest.mark.parametrize("matter", ["its options", "journal", "staged"])
-def test_whatever_of_the_disk_fails_health_says_so(matter: str) -> None:
+def test_any_disk_failure_is_reported_by_health(matter: str) -> None:
     lab, queue, peer = start()
     other = lab.queue("other")
     lab.disk.eio_chance = 1.0
@@ -251,7 +251,7 @@ def test_whatever_of_the_disk_fails_health_says_so(matter: str) -> None:
     assert lab.broker.health().ok
 
 
-def test_a_transaction_that_finds_the_disk_full_is_answered_and_is_not_there_after_a_crash() -> None:
+def test_transaction_refused_by_a_full_disk_is_absent_after_a_crash() -> None:
     lab, queue, _ = start()
     other = lab.queue("other")
     lab.disk.capacity = used(lab) + 100
@@ -317,7 +317,7 @@ def test_interval_syncs_once_per_interval_and_only_after_changes() -> None:
     assert lab.bodies(lab.again(queue)) == numbered(10)
 
 
-def test_a_sync_that_is_due_during_a_commit_comes_right_after_it() -> None:
+def test_sync_due_during_a_commit_follows_it() -> None:
     lab = Lab(sync="interval:100")
     queue = lab.queue()
     lab.publish(queue, "a")
@@ -332,7 +332,7 @@ def test_a_sync_that_is_due_during_a_commit_comes_right_after_it() -> None:
     assert lab.broker.commits.syncs == before + 1
 
 
-def test_never_leaves_it_to_the_system() -> None:
+def test_sync_mode_never_does_not_sync() -> None:
     lab = Lab(sync="never")
     queue = lab.queue()
     counted = sync_count(lab)
@@ -356,7 +356,7 @@ def test_a_clean_shutdown_loses_nothing_in_any_mode(sync: str) -> None:
 
 @pytest.mark.parametrize("sync", ["interval:100", "never"])
 @pytest.mark.parametrize("seed", range(20))
-def test_a_power_cut_without_sync_loses_only_what_is_newest_and_never_corrupts(sync: str, seed: int) -> None:
+def test_power_cut_without_sync_loses_only_the_newest(sync: str, seed: int) -> None:
     lab = Lab(sync=sync, seed=seed, cap=64 * 1024)
     queue = lab.queue()
     sent = numbered(150, 200)
@@ -369,7 +369,7 @@ def test_a_power_cut_without_sync_loses_only_what_is_newest_and_never_corrupts(s
     assert lab.publish(queue, "continues")
 
 
-def test_a_failed_sync_in_interval_mode_is_reported_and_what_comes_after_is_in_a_new_segment() -> None:
+def test_failed_interval_sync_is_reported_and_starts_a_new_segment() -> None:
     lab = Lab(sync="interval:100")
     queue = lab.queue()
     lab.publish(queue, "a")

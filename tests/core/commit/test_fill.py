@@ -34,7 +34,7 @@ def test_pending_messages_take_nine_tenths_of_the_cap_before_one_is_refused(cap:
     assert lab.held(queue) <= cap
 
 
-def test_they_do_again_after_messages_were_settled_in_any_order() -> None:
+def test_pending_messages_take_nine_tenths_again_after_settles_in_any_order() -> None:
     dice = Random(5)
     lab = Lab()
     queue = lab.queue(cap=MIB)
@@ -94,7 +94,7 @@ def test_a_log_with_larger_segments_of_an_earlier_version_continues(monkeypatch:
     assert len(lab.pop_all(queue)) > count
 
 
-def test_what_it_says_of_the_largest_message_is_so() -> None:
+def test_reported_largest_message_is_accepted() -> None:
     for seed in range(20):
         dice = Random(seed)
         cap = dice.choice([256, 1024, 2048]) * KIB
@@ -113,7 +113,7 @@ def test_what_it_says_of_the_largest_message_is_so() -> None:
             assert not most or is_taken(lab, queue, most), f"seed {seed}: {most} bytes were not taken"
 
 
-def test_the_largest_message_is_none_where_nothing_is_taken_now() -> None:
+def test_largest_message_is_zero_when_nothing_is_accepted() -> None:
     lab = Lab()
     queue = lab.queue(cap=MIB, max_message_size=1000)
     assert queue.space().available == 1000
@@ -126,7 +126,7 @@ def test_the_largest_message_is_none_where_nothing_is_taken_now() -> None:
     assert queue.space().available == 0
 
 
-def test_a_queue_that_drops_its_oldest_messages_takes_more() -> None:
+def test_queue_that_drops_its_oldest_accepts_more() -> None:
     lab = Lab()
     queue = lab.queue(cap=MIB, overflow="drop-oldest")
     for _ in range(2000):
@@ -135,7 +135,7 @@ def test_a_queue_that_drops_its_oldest_messages_takes_more() -> None:
     assert queue.space().available > 100_000
 
 
-def test_what_no_message_may_take_is_little_of_the_cap() -> None:
+def test_reserved_bytes_are_a_small_part_of_the_cap() -> None:
     lab = Lab()
     queue = lab.queue(cap=10 * MIB)
     assert queue.space().reserved < 0.04 * 10 * MIB
@@ -143,7 +143,7 @@ def test_what_no_message_may_take_is_little_of_the_cap() -> None:
     assert queue.space().reserved < 0.04 * 10 * MIB + 100 * 30
 
 
-def test_messages_that_find_no_room_are_counted() -> None:
+def test_messages_refused_for_room_are_counted() -> None:
     lab = Lab()
     queue = lab.queue(cap=64 * KIB)
     fill(lab, queue, 5000)
@@ -157,7 +157,7 @@ def test_messages_that_find_no_room_are_counted() -> None:
     assert (queue.stats.refused, queue.space().refused_last_minute) == (7, 1)
 
 
-def test_messages_that_are_refused_for_another_reason_are_not_counted() -> None:
+def test_messages_refused_for_other_reasons_are_not_counted() -> None:
     lab = Lab()
     queue = lab.queue(cap=64 * KIB, max_message_size=100, publish_paused=True)
     lab.publish_answers(queue, [message(b"x")])
@@ -166,7 +166,7 @@ def test_messages_that_are_refused_for_another_reason_are_not_counted() -> None:
     assert queue.stats.refused == 0
 
 
-def test_a_queue_that_is_being_created_says_how_much_it_takes() -> None:
+def test_queue_in_creation_reports_its_largest_message() -> None:
     """GET /v2/stats was answered with 500 meanwhile."""
     lab = Lab()
     queue = lab.broker.ensure(queue_name("new"))
@@ -177,9 +177,7 @@ def test_a_queue_that_is_being_created_says_how_much_it_takes() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_segments_that_could_not_be_cut_when_they_were_full_do_not_make_the_queue_exceed_its_cap(
-    monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_full_segments_that_were_not_truncated_keep_the_cap(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     print(f"seed {seed}")
     rng = Random(seed)
     lab = Lab(seed=seed)

@@ -28,7 +28,7 @@ def test_a_full_disk_refuses_publishes_and_still_confirms_acks() -> None:
     assert len(lab.bodies(queue)) == 101 and not queue.damaged
 
 
-def test_publishes_are_taken_again_when_the_disk_has_room() -> None:
+def test_publishes_succeed_again_when_the_disk_has_room() -> None:
     lab, queue, _ = start()
     lab.disk.capacity = used(lab)
     ((error, _, _),) = lab.publish_answers(queue, [message(b"x" * 50_000)])
@@ -41,7 +41,7 @@ def test_publishes_are_taken_again_when_the_disk_has_room() -> None:
     assert [len(body) for body in lab.bodies(lab.again(queue))] == [5, 50_000]
 
 
-def test_a_disk_with_room_for_a_message_and_its_settle_but_no_zeros_takes_the_message() -> None:
+def test_disk_without_room_for_preallocation_accepts_a_message() -> None:
     lab, queue, peer = start()
     free = queue.log.active.size - queue.log.active.end
     lab.disk.capacity = used(lab) - free + 40_000 + 500
@@ -51,7 +51,7 @@ def test_a_disk_with_room_for_a_message_and_its_settle_but_no_zeros_takes_the_me
 
 
 @pytest.mark.parametrize("room", [0, 1, 100, 3000, 40_000])
-def test_a_disk_that_fills_up_keeps_what_was_confirmed(room: int) -> None:
+def test_disk_that_fills_up_keeps_confirmed_messages(room: int) -> None:
     lab, queue, _ = start()
     confirmed = [b"first"]
     lab.disk.capacity = used(lab) + room
@@ -69,7 +69,7 @@ def test_a_disk_that_fills_up_keeps_what_was_confirmed(room: int) -> None:
 @pytest.mark.parametrize("how", ["kill", "power"])
 @pytest.mark.parametrize("room", [0, 40, 400, 4000, 20_000])
 @pytest.mark.parametrize("seed", range(4))
-def test_what_a_full_disk_refused_is_not_there_after_a_crash(how: str, room: int, seed: int) -> None:
+def test_publish_refused_by_a_full_disk_is_absent_after_a_crash(how: str, room: int, seed: int) -> None:
     lab = Lab(seed=seed)
     queue = lab.queue()
     lab.publish(queue, "first")
@@ -83,7 +83,7 @@ def test_what_a_full_disk_refused_is_not_there_after_a_crash(how: str, room: int
 
 
 @pytest.mark.parametrize(("count", "size", "at_once"), [(200, 1000, 1), (3000, 100, 1), (8000, 20, 3)])
-def test_on_a_full_disk_a_whole_backlog_is_acked_while_producers_try_again(count: int, size: int, at_once: int) -> None:
+def test_backlog_can_be_acked_on_a_full_disk_while_producers_retry(count: int, size: int, at_once: int) -> None:
     lab = Lab(cap=2 * MIB)
     queue = lab.queue()
     lab.publish(queue, *numbered(count, size))
@@ -103,9 +103,7 @@ def test_on_a_full_disk_a_whole_backlog_is_acked_while_producers_try_again(count
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_disk_that_is_full_again_and_again_costs_only_what_is_refused(
-    caplog: pytest.LogCaptureFixture, seed: int
-) -> None:
+def test_repeatedly_full_disk_loses_only_refused_messages(caplog: pytest.LogCaptureFixture, seed: int) -> None:
     print(f"seed {seed}")
     rng = Random(seed)
     lab = Lab(seed=seed)
@@ -132,7 +130,7 @@ def test_a_disk_that_is_full_again_and_again_costs_only_what_is_refused(
     assert [each.message.seq for each in lab.peek(lab.again(queue))] == confirmed
 
 
-def test_a_full_disk_is_reported_until_there_is_room_again() -> None:
+def test_full_disk_is_reported_until_there_is_room() -> None:
     lab, queue, _ = start()
     lab.disk.capacity = used(lab)
     while lab.publish_answers(queue, [message(b"x" * 1000)])[0][0] is None:
@@ -146,7 +144,7 @@ def test_a_full_disk_is_reported_until_there_is_room_again() -> None:
     assert lab.broker.health().ok
 
 
-def test_room_for_settles_that_a_restart_finds_on_a_full_disk_is_used() -> None:
+def test_settle_reserve_is_used_after_a_restart_on_a_full_disk() -> None:
     lab = Lab(cap=2 * MIB)
     queue = lab.queue()
     lab.publish(queue, *numbered(3000, 100))

@@ -63,7 +63,7 @@ class FailingFiles:
 
 @pytest.mark.parametrize("how", ["purge", "delete"])
 @pytest.mark.parametrize("restart", ["", "shutdown", "kill", "power"])
-def test_what_is_erased_is_gone_from_the_journal_too(how: str, restart: str) -> None:
+def test_purge_erases_the_journal_too(how: str, restart: str) -> None:
     lab = Lab()
     two(lab)
     transact(lab, a=b"top " + SECRET, b=b"other")
@@ -82,7 +82,7 @@ def test_what_is_erased_is_gone_from_the_journal_too(how: str, restart: str) -> 
     assert [lab.bodies(queue) for queue in two(lab)] == [[b"more"], [b"other", b"other", b"more"]]
 
 
-def test_of_an_unfinished_transaction_only_the_part_that_is_missing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_transaction_keeps_only_missing_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
     first, second = two(lab)
     failing = FailingFiles(lab, monkeypatch)
@@ -98,7 +98,7 @@ def test_of_an_unfinished_transaction_only_the_part_that_is_missing_is_kept(monk
     assert [lab.bodies(queue) for queue in two(lab)] == [[], [b"kept"]]
 
 
-def test_a_purge_amid_transactions_is_answered_and_each_of_them_is_whole() -> None:
+def test_purge_between_transactions_keeps_each_whole() -> None:
     lab = Lab()
     first, _ = two(lab)
     transact(lab, a=SECRET, b=b"other")
@@ -115,7 +115,7 @@ def test_a_purge_amid_transactions_is_answered_and_each_of_them_is_whole() -> No
     assert lab.bodies(lab.queue("b"))[1:] == [b"%d" % number for number in range(1, 20)]
 
 
-def test_a_queue_deleted_while_its_part_is_on_its_way_leaves_nothing_in_the_journal() -> None:
+def test_queue_deleted_with_a_part_in_flight_leaves_nothing_in_the_journal() -> None:
     lab = Lab()
     first, _ = two(lab)
     answers: list[CurbstoneError | None] = []
@@ -131,7 +131,7 @@ def test_a_queue_deleted_while_its_part_is_on_its_way_leaves_nothing_in_the_jour
 
 
 @pytest.mark.source
-def test_a_queue_deleted_after_it_broke_down_leaves_nothing_in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_queue_leaves_nothing_in_the_journal_when_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its part stayed there until the next start, as one that was still to be written."""
     lab = Lab()
     lab.expects_faults = True
@@ -155,7 +155,7 @@ def test_a_queue_deleted_after_it_broke_down_leaves_nothing_in_the_journal(monke
     assert lab.bodies(lab.queue("b")) == [b"kept", b"more"]
 
 
-def test_a_journal_that_cannot_be_made_anew_refuses_a_purge_and_is_well_again_later(
+def test_journal_that_cannot_be_rewritten_refuses_a_purge_until_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lab = Lab()
@@ -182,7 +182,7 @@ def test_a_journal_that_cannot_be_made_anew_refuses_a_purge_and_is_well_again_la
 
 
 @pytest.mark.parametrize("how", ["power", "kill"])
-def test_a_crash_at_any_call_of_the_disk_leaves_transactions_whole_and_what_was_purged_away(how: str) -> None:
+def test_crash_at_any_disk_call_keeps_transactions_atomic_and_purges_done(how: str) -> None:
     is_over = False
     for crash_in in range(400):
         lab = Lab(seed=crash_in)
@@ -216,7 +216,7 @@ def test_a_crash_at_any_call_of_the_disk_leaves_transactions_whole_and_what_was_
 # --- the file is full
 
 
-def test_a_full_file_is_made_anew_with_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_journal_is_rewritten_with_pending_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "JOURNAL_BYTES_MAX", 8000)
     lab = Lab()
     _, second = two(lab)
@@ -249,7 +249,7 @@ def test_a_transaction_larger_than_the_journal_is_refused(monkeypatch: pytest.Mo
     assert [lab.bodies(queue) for queue in two(lab)] == [[b"m"]] * 2
 
 
-def test_room_is_granted_once_to_a_part_that_waits_while_others_publish_to_its_queue() -> None:
+def test_waiting_part_gets_room_while_others_publish() -> None:
     lab = Lab()
     queues = two(lab)
     answers: list[CurbstoneError | None] = []

@@ -12,7 +12,7 @@ from curbstone.core.names import queue_name
 from tests.kit.lab import Lab, Peer, message, numbered
 
 
-def test_a_list_is_confirmed_at_once_with_consecutive_seqs() -> None:
+def test_list_is_confirmed_together_with_consecutive_seqs() -> None:
     lab = Lab()
     queue = lab.queue()
     messages = [message(body) for body in numbered(5)]
@@ -33,7 +33,7 @@ def test_nothing_is_confirmed_or_delivered_before_it_is_on_disk() -> None:
     assert answers == [(None, 1, 1)] and peer.bodies == [b"a"]
 
 
-def test_what_arrives_while_a_commit_syncs_goes_into_the_next_one() -> None:
+def test_publishes_during_a_sync_join_the_next_commit() -> None:
     lab = Lab()
     queue = lab.queue()
     commits = queue.stats.commits
@@ -53,7 +53,7 @@ def test_an_empty_list_is_answered() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\0", bytes(range(256)), b"x" * 300_000], ids=["empty", "nul", "all", "large"])
-def test_any_body_and_headers_return_byte_for_byte_after_any_restart(body: bytes) -> None:
+def test_any_body_and_headers_round_trip_over_restarts(body: bytes) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish_messages(queue, [Message(body, b"content-type:a/b\nx\\c:\\\\\n"), Message(body)])
@@ -78,19 +78,19 @@ def test_a_message_keeps_its_publish_time_and_id() -> None:
         queue = lab.again(queue)
 
 
-def test_an_id_has_no_character_that_a_protocol_must_escape() -> None:
+def test_message_id_needs_no_escaping() -> None:
     lab = Lab()
     text = lab.queue().message_id(12345)
     assert not set(text) & set(": \\,/\r\n") and text.isascii()
 
 
 @pytest.mark.parametrize("text", ["", "-", "1", "x-1", "{uid}", "{uid}-", "{uid}-x", "{uid}--1", "{uid}-١", "{uid}-1 "])
-def test_what_is_no_id_of_this_queue_is_reported(text: str) -> None:
+def test_foreign_message_id_is_reported(text: str) -> None:
     queue = Lab().queue()
     assert queue.parse_id(text.format(uid=queue.uid)) is None
 
 
-def test_ids_differ_between_queues_and_between_lives_of_one_name() -> None:
+def test_ids_differ_between_queues_and_recreations() -> None:
     lab = Lab()
     uids = {lab.queue("a").uid, lab.queue("b").uid}
     lab.answer(lambda done: lab.broker.delete(queue_name("a"), done))
@@ -117,7 +117,7 @@ def test_seqs_never_repeat_when_everything_was_settled_before_a_restart(how: str
     assert lab.publish(lab.again(queue), "b") == [last + 2]
 
 
-def test_one_message_too_large_in_a_list_is_refused_alone() -> None:
+def test_too_large_message_in_a_list_is_refused_alone() -> None:
     lab = Lab()
     queue = lab.queue(max_message_size=10)
     sizes = [1, 11, 10, 12, 13, 2]
@@ -129,7 +129,7 @@ def test_one_message_too_large_in_a_list_is_refused_alone() -> None:
     assert "12 bytes, the queue's max_message_size is 10" in str(answers[3][0])
 
 
-def test_one_message_too_large_in_an_atomic_list_refuses_all() -> None:
+def test_too_large_message_refuses_an_atomic_list() -> None:
     lab = Lab()
     queue = lab.queue(max_message_size=10)
     messages = [message(b"x" * size) for size in (1, 11, 2)]
@@ -190,7 +190,7 @@ def test_the_disk_is_synced_once_per_commit_and_not_per_message() -> None:
     assert lab.disk.ops - before < 10
 
 
-def test_what_has_happened_elsewhere_on_disk_is_never_refused() -> None:
+def test_replayed_commits_are_never_refused() -> None:
     promised, staged, whole = (AtomicWrite([], lambda *_: None, 1) for _ in range(3))
     plain = Publish([], lambda *_: None)
     promised.tx = 1
@@ -200,7 +200,7 @@ def test_what_has_happened_elsewhere_on_disk_is_never_refused() -> None:
     assert whole.reserved == 0
 
 
-def test_what_a_transaction_gives_back_has_one_more_try() -> None:
+def test_message_requeued_by_a_transaction_has_one_more_try() -> None:
     held = message(b"")
     held.seq = 7
     release = Release("g", [Delivery(held, 2, 0)], 99, lambda _: None)

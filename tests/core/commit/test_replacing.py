@@ -47,9 +47,7 @@ def test_a_message_replaces_the_one_of_its_name_that_waits(atomic: bool) -> None
 
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("is_consumed", [False, True])
-def test_of_many_in_one_batch_the_last_is_left_and_the_others_are_handed_to_nobody(
-    atomic: bool, is_consumed: bool
-) -> None:
+def test_last_of_many_with_one_name_in_a_batch_replaces_the_others(atomic: bool, is_consumed: bool) -> None:
     lab = Lab()
     queue = lab.queue()
     peer = Peer(lab, queue, window=1) if is_consumed else None
@@ -66,7 +64,7 @@ def test_of_many_in_one_batch_the_last_is_left_and_the_others_are_handed_to_nobo
     check_room(queue)
 
 
-def test_one_that_is_handed_out_is_left_alone_and_one_more_waits_beside_it() -> None:
+def test_delivered_message_is_not_replaced_and_another_waits() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, named("a", "1"))
@@ -80,7 +78,7 @@ def test_one_that_is_handed_out_is_left_alone_and_one_more_waits_beside_it() -> 
     assert peer.bodies == [b"1", b"1", b"3"]
 
 
-def test_one_that_was_given_back_waits_and_is_replaced() -> None:
+def test_requeued_message_is_replaced() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, named("a", "1"))
@@ -91,7 +89,7 @@ def test_one_that_was_given_back_waits_and_is_replaced() -> None:
     check_room(queue)
 
 
-def test_in_each_group_the_one_that_waits_there_is_replaced() -> None:
+def test_waiting_message_is_replaced_per_group() -> None:
     lab = Lab()
     queue = lab.queue(groups=["g"])
     publish(lab, queue, named("a", "1"))
@@ -101,7 +99,7 @@ def test_in_each_group_the_one_that_waits_there_is_replaced() -> None:
     assert [(found.message.body, found.state) for found in lab.peek(queue)] == [(b"1", "wip"), (b"2", "rdy")]
 
 
-def test_with_a_delay_it_goes_out_once_nothing_more_comes_for_so_long() -> None:
+def test_delayed_replacement_debounces() -> None:
     lab = Lab()
     queue = lab.queue()
     peer = Peer(lab, queue)
@@ -115,7 +113,7 @@ def test_with_a_delay_it_goes_out_once_nothing_more_comes_for_so_long() -> None:
     check_room(queue)
 
 
-def test_one_comes_through_in_each_longest_time_however_many_follow() -> None:
+def test_longest_wait_delivers_despite_replacements() -> None:
     lab = Lab()
     queue = lab.queue()
     peer = Peer(lab, queue)
@@ -128,7 +126,7 @@ def test_one_comes_through_in_each_longest_time_however_many_follow() -> None:
     assert lab.bodies(queue) == peer.bodies
 
 
-def test_the_longest_time_is_counted_across_a_restart() -> None:
+def test_longest_wait_survives_a_restart() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, named("a", "1", delay_ms=60_000, most_ms=3000))
@@ -141,7 +139,7 @@ def test_the_longest_time_is_counted_across_a_restart() -> None:
     assert peer.bodies == [b"2"]
 
 
-def test_one_that_waited_for_the_longest_time_is_not_replaced_any_more() -> None:
+def test_message_past_the_longest_wait_is_not_replaced() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, named("a", "1", most_ms=1000))
@@ -152,7 +150,7 @@ def test_one_that_waited_for_the_longest_time_is_not_replaced_any_more() -> None
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_after_any_end_of_the_server_the_last_one_is_there_alone(how: str) -> None:
+def test_only_the_replacement_survives_any_restart(how: str) -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, named("a", "1"), named("a", "2"))
@@ -166,7 +164,7 @@ def test_after_any_end_of_the_server_the_last_one_is_there_alone(how: str) -> No
 
 
 @pytest.mark.parametrize("calls", range(12))
-def test_a_crash_at_any_call_leaves_the_old_one_or_the_new_one(calls: int) -> None:
+def test_crash_at_any_call_leaves_the_old_or_the_new_message(calls: int) -> None:
     lab = Lab(seed=calls)
     queue = lab.queue()
     publish(lab, queue, named("a", "old"))
@@ -181,7 +179,7 @@ def test_a_crash_at_any_call_leaves_the_old_one_or_the_new_one(calls: int) -> No
 
 
 @pytest.mark.parametrize("delay_ms", [0, 3000])
-def test_a_failed_commit_lets_the_old_one_wait_as_before(delay_ms: int) -> None:
+def test_failed_replacement_keeps_the_old_message(delay_ms: int) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, b"first")
@@ -200,7 +198,7 @@ def test_a_failed_commit_lets_the_old_one_wait_as_before(delay_ms: int) -> None:
     check_room(queue)
 
 
-def test_while_it_is_being_replaced_nobody_gets_it() -> None:
+def test_message_being_replaced_is_not_delivered() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, named("a", "old"))
@@ -214,7 +212,7 @@ def test_while_it_is_being_replaced_nobody_gets_it() -> None:
     assert list(peer.unsettled) == [2]
 
 
-def test_with_an_ordering_key_it_leaves_its_place_in_the_row() -> None:
+def test_replacement_with_an_ordering_key_moves_to_the_end() -> None:
     lab = Lab()
     queue = lab.queue()
     block = headers.encode([("x-key", "k"), ("x-replace", "a")])
@@ -229,7 +227,7 @@ def test_with_an_ordering_key_it_leaves_its_place_in_the_row() -> None:
     check_room(queue)
 
 
-def test_the_new_one_has_a_priority_of_its_own() -> None:
+def test_replacement_has_its_own_priority() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, named("a", "low", level=1), Message(b"4"))
@@ -238,7 +236,7 @@ def test_the_new_one_has_a_priority_of_its_own() -> None:
     assert lab.pop_all(queue) == [b"high", b"4"]
 
 
-def test_an_undo_does_not_bring_back_what_was_replaced() -> None:
+def test_undo_does_not_restore_replaced_messages() -> None:
     lab = Lab()
     queue = lab.queue(undo=3600)
     publish(lab, queue, named("a", "1"))
@@ -250,7 +248,7 @@ def test_an_undo_does_not_bring_back_what_was_replaced() -> None:
     assert lab.bodies(queue) == [b"3"]
 
 
-def test_the_log_says_why_a_message_was_settled_and_never_as_acked() -> None:
+def test_replaced_message_is_logged_as_replaced() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, named("a", "1"))
@@ -258,7 +256,7 @@ def test_the_log_says_why_a_message_was_settled_and_never_as_acked() -> None:
     assert not Reason.REPLACED.is_done and queue.stats.acked == 0
 
 
-def test_both_kinds_of_names_do_not_meet() -> None:
+def test_unique_and_replacing_names_are_separate() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, named("a", "1"))
@@ -268,7 +266,7 @@ def test_both_kinds_of_names_do_not_meet() -> None:
     assert asked_name(b"x-replace:a\nx-replace-max:5\n")[1:] == (False, True, 5)
 
 
-def test_a_transaction_over_queues_replaces_in_each_of_them() -> None:
+def test_transaction_replaces_in_each_of_its_queues() -> None:
     lab = Lab()
     queues = [lab.queue("one"), lab.queue("two")]
     for queue in queues:
@@ -290,13 +288,13 @@ def test_a_transaction_over_queues_replaces_in_each_of_them() -> None:
         ({"x-replace": "a", "x-replace-max": "1.5"}, "x-replace-max is '1.5'; it is a whole number of ms"),
     ],
 )
-def test_what_is_no_name_is_refused(given: dict[str, str], rule: str) -> None:
+def test_invalid_name_is_refused(given: dict[str, str], rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
         check_names(given)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_histories_have_the_last_one_of_each_name(seed: int) -> None:
+def test_random_histories_keep_the_last_of_each_name(seed: int) -> None:
     dice = Random(seed)
     lab = Lab(seed=seed)
     queue = lab.queue()

@@ -47,7 +47,7 @@ def test_a_message_is_left_out_while_another_one_has_its_name(atomic: bool) -> N
 
 
 @pytest.mark.parametrize("atomic", [False, True])
-def test_of_messages_that_come_together_the_first_gets_the_name(atomic: bool) -> None:
+def test_first_of_a_list_gets_the_unique_name(atomic: bool) -> None:
     lab = Lab()
     queue = lab.queue()
     given = [named("a", b"1"), named("a", b"2"), Message(b"3"), named("a", b"4")]
@@ -55,7 +55,7 @@ def test_of_messages_that_come_together_the_first_gets_the_name(atomic: bool) ->
     assert lab.bodies(queue) == [b"1", b"3"]
 
 
-def test_publishes_that_meet_in_one_batch_count_too() -> None:
+def test_unique_names_hold_across_publishes_in_one_batch() -> None:
     lab = Lab()
     queue = lab.queue()
     mine = [named("a", b"%d" % number) for number in range(5)]
@@ -68,13 +68,13 @@ def test_publishes_that_meet_in_one_batch_count_too() -> None:
     assert lab.bodies(queue) == [b"0"]
 
 
-def test_names_of_one_queue_are_nothing_to_another() -> None:
+def test_unique_names_are_per_queue() -> None:
     lab = Lab()
     assert publish(lab, lab.queue("a"), named("n")) == publish(lab, lab.queue("b"), named("n")) == [1]
 
 
 @pytest.mark.parametrize("ending", ["ack", "pop", "reject", "purge", "expiry", "by id", "oldest", "dead letter"])
-def test_a_name_is_free_however_its_message_ends(ending: str) -> None:
+def test_name_is_released_however_its_message_ends(ending: str) -> None:
     lab = Lab()
     lab.queue("dead")
     overflow = "drop-oldest" if ending == "oldest" else "refuse"
@@ -100,7 +100,7 @@ def test_a_name_is_free_however_its_message_ends(ending: str) -> None:
 
 
 @pytest.mark.parametrize("waiting", ["delayed", "leased", "given back"])
-def test_a_message_has_its_name_in_whatever_state_it_waits(waiting: str) -> None:
+def test_message_holds_its_name_in_every_state(waiting: str) -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, named("a", delay_ms=60_000 if waiting == "delayed" else 0))
@@ -111,7 +111,7 @@ def test_a_message_has_its_name_in_whatever_state_it_waits(waiting: str) -> None
     assert publish(lab, queue, named("a")) == [-1]
 
 
-def test_a_name_is_taken_until_the_last_group_has_settled() -> None:
+def test_name_is_held_until_the_last_group_settles() -> None:
     lab = Lab()
     queue = lab.queue(groups=["g"])
     publish(lab, queue, named("a"))
@@ -121,7 +121,7 @@ def test_a_name_is_taken_until_the_last_group_has_settled() -> None:
     assert publish(lab, queue, named("a")) == [2]
 
 
-def test_a_name_until_delivered_is_free_after_the_first_delivery_in_every_group() -> None:
+def test_name_until_delivered_is_released_after_delivery_in_every_group() -> None:
     lab = Lab()
     queue = lab.queue(groups=["g"])
     publish(lab, queue, named("a", until="delivered"))
@@ -135,7 +135,7 @@ def test_a_name_until_delivered_is_free_after_the_first_delivery_in_every_group(
     assert publish(lab, queue, named("a")) == [3], "the second was delivered, too"
 
 
-def test_after_a_crash_what_was_delivered_has_lost_a_name_until_delivered() -> None:
+def test_name_until_delivered_stays_released_after_a_crash() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, named("a", until="delivered"), named("b", until="delivered"))
@@ -150,7 +150,7 @@ def test_after_a_crash_what_was_delivered_has_lost_a_name_until_delivered() -> N
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_names_survive_the_end_of_the_server(how: str) -> None:
+def test_names_survive_restarts(how: str) -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, named("a"), named("b"), named("c"))
@@ -163,7 +163,7 @@ def test_names_survive_the_end_of_the_server(how: str) -> None:
     check_room(queue)
 
 
-def test_names_survive_the_segments_that_they_were_noted_in() -> None:
+def test_names_outlive_their_segments() -> None:
     lab = Lab()
     queue = lab.queue(cap=64 * 1024)
     publish(lab, queue, named("kept"), named("gone"))
@@ -180,7 +180,7 @@ def test_names_survive_the_segments_that_they_were_noted_in() -> None:
     check_room(queue)
 
 
-def test_a_failed_commit_gives_no_name_away() -> None:
+def test_failed_commit_reserves_no_name() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, b"x")
@@ -194,7 +194,7 @@ def test_a_failed_commit_gives_no_name_away() -> None:
 
 
 @pytest.mark.source
-def test_a_name_waits_for_a_settle_that_has_found_no_room_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_is_held_until_a_delayed_settle_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash would have brought the first message back beside the second."""
     lab = Lab()
     queue = lab.queue()
@@ -233,7 +233,7 @@ def test_a_transaction_may_settle_a_message_and_publish_another_with_its_name() 
 
 
 @pytest.mark.parametrize("calls", [*range(0, 24, 2), None])
-def test_each_queue_of_a_transaction_decides_for_itself_and_a_crash_changes_nothing(calls: int | None) -> None:
+def test_each_queue_of_a_transaction_checks_names_itself_also_after_a_crash(calls: int | None) -> None:
     lab = Lab()
     first, second = lab.queue("first"), lab.queue("second")
     publish(lab, first, named("a"))
@@ -255,7 +255,7 @@ def test_each_queue_of_a_transaction_decides_for_itself_and_a_crash_changes_noth
     check_room(first)
 
 
-def test_events_are_unique_in_each_queue_by_itself() -> None:
+def test_event_names_are_unique_per_queue() -> None:
     lab = Lab()
     queues = [lab.queue("a"), lab.queue("b")]
     for queue in queues:
@@ -265,7 +265,7 @@ def test_events_are_unique_in_each_queue_by_itself() -> None:
     assert [lab.bodies(queue) for queue in queues] == [[b"x"], [b"event"]]
 
 
-def test_a_repeat_under_an_idempotency_key_is_found_first_and_a_duplicate_uses_the_key_up() -> None:
+def test_idempotency_key_is_checked_before_the_name_and_consumed_by_a_duplicate() -> None:
     lab = Lab()
     queue = lab.queue()
     key = IdempotencyKey("k", b"content")
@@ -280,7 +280,7 @@ def test_a_repeat_under_an_idempotency_key_is_found_first_and_a_duplicate_uses_t
     assert lab.bodies(queue) == []
 
 
-def test_a_duplicate_uses_up_the_number_of_its_producer() -> None:
+def test_duplicate_name_consumes_the_producer_number() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, named("a"))
@@ -300,7 +300,7 @@ def test_a_duplicate_uses_up_the_number_of_its_producer() -> None:
     assert lab.bodies(queue) == []
 
 
-def test_a_dead_letter_and_a_redrive_ask_for_no_name() -> None:
+def test_dead_letters_and_redrives_need_no_name() -> None:
     lab = Lab()
     dead = lab.queue("dead")
     queue = lab.queue(dead_letter="dead")
@@ -316,7 +316,7 @@ def test_a_dead_letter_and_a_redrive_ask_for_no_name() -> None:
     assert lab.bodies(queue) == [b"3", b"1", b"2"]
 
 
-def test_an_undo_gives_a_message_its_name_back_unless_another_one_has_it() -> None:
+def test_undo_restores_the_name_unless_taken() -> None:
     lab = Lab()
     queue = lab.queue(undo=3600)
     publish(lab, queue, named("a"), named("b"))
@@ -331,7 +331,7 @@ def test_an_undo_gives_a_message_its_name_back_unless_another_one_has_it() -> No
     check_room(queue)
 
 
-def test_what_is_too_large_or_breaks_the_schema_gets_no_name() -> None:
+def test_refused_message_reserves_no_name() -> None:
     lab = Lab(max_message_size=1000)
     queue = lab.queue()
     answers = lab.publish_answers(queue, [named("a", b"x" * 2000), named("a", b"small")])
@@ -342,7 +342,7 @@ def test_what_is_too_large_or_breaks_the_schema_gets_no_name() -> None:
 # --- bounds
 
 
-def test_names_are_forgotten_some_time_after_their_messages() -> None:
+def test_names_expire_after_their_messages() -> None:
     lab = Lab()
     queue = lab.queue()
     for number in range(200):
@@ -352,7 +352,7 @@ def test_names_are_forgotten_some_time_after_their_messages() -> None:
     check_room(queue)
 
 
-def test_a_full_queue_forgets_names_without_messages_before_it_refuses_any() -> None:
+def test_full_queue_drops_unused_names_before_refusing() -> None:
     lab = Lab()
     queue = lab.queue(cap=64 * 1024)
     stored = 0
@@ -371,7 +371,7 @@ def test_a_full_queue_forgets_names_without_messages_before_it_refuses_any() -> 
 
 
 @pytest.mark.source
-def test_there_is_a_most_of_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
     queue = lab.queue()
     monkeypatch.setattr(type(queue.facts), "most", lambda self, note: 3)
@@ -398,12 +398,12 @@ def test_there_is_a_most_of_names(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"x-unique-until": "settled"}, "x-unique-until is for a message with x-unique, and there is none"),
     ],
 )
-def test_what_is_no_name_is_refused(given: dict[str, str], rule: str) -> None:
+def test_invalid_name_is_refused(given: dict[str, str], rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
         check_names(given)
 
 
-def test_the_same_name_is_the_same_however_its_line_is_escaped() -> None:
+def test_escaping_does_not_change_a_name() -> None:
     assert asked_name(b"x-unique:a\\cb\n") == asked_name(b"x:y\nx-unique:a:b\n")
     assert asked_name(b"x-unique:a\n") != asked_name(b"x-unique:b\n")
     assert orders_in(b"x-x-unique:a\n") is None
@@ -411,7 +411,7 @@ def test_the_same_name_is_the_same_however_its_line_is_escaped() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_histories_have_one_message_of_a_name_at_a_time(seed: int) -> None:
+def test_random_histories_keep_names_unique(seed: int) -> None:
     dice = Random(seed)
     lab = Lab(seed=seed)
     queue = lab.queue(cap=64 * 1024, groups=["g"] if dice.random() < 0.3 else [])

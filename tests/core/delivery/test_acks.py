@@ -18,7 +18,7 @@ def dead_facts(lab: Lab, queue: LocalQueue) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_what_was_acked_never_returns(how: str) -> None:
+def test_acked_message_never_returns(how: str) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(6))
@@ -43,7 +43,7 @@ def test_an_ack_is_confirmed_only_when_it_is_on_disk() -> None:
 
 @pytest.mark.parametrize("seqs", [[3], [1, 3], [1, 1], [1, 2, 1], [0], [-1]])
 @pytest.mark.parametrize("call", ["ack", "nack", "reject"])
-def test_settling_what_is_not_held_or_held_once_changes_nothing(call: str, seqs: list[int]) -> None:
+def test_settling_unheld_messages_changes_nothing(call: str, seqs: list[int]) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(3))
@@ -100,7 +100,7 @@ def test_tries_count_up_and_survive_every_restart() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_what_was_held_at_a_restart_is_ready_and_redelivered(how: str) -> None:
+def test_message_held_at_a_restart_is_redelivered(how: str) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", "b", "c")
@@ -112,7 +112,7 @@ def test_what_was_held_at_a_restart_is_ready_and_redelivered(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_what_was_leased_from_a_backlog_is_redelivered_however_short_it_was_held(how: str) -> None:
+def test_message_leased_from_a_backlog_is_marked_redelivered(how: str) -> None:
     lab = Lab()
     queue = lab.queue(groups=["g"])
     lab.publish(queue, "a", "b", "c")
@@ -124,7 +124,7 @@ def test_what_was_leased_from_a_backlog_is_redelivered_however_short_it_was_held
     assert Peer(lab, queue, group="g").tries == [1, 0, 0]
 
 
-def test_no_mark_is_written_where_nothing_new_was_handed_out() -> None:
+def test_delivery_mark_is_written_only_after_new_deliveries() -> None:
     lab = Lab()
     queue = lab.queue()
     peer = Peer(lab, queue, window=2)
@@ -138,7 +138,7 @@ def test_no_mark_is_written_where_nothing_new_was_handed_out() -> None:
     assert queue.stats.commits == before + 3
 
 
-def test_a_nack_waits_for_its_delay_and_others_go_before() -> None:
+def test_nack_delay_lets_others_pass() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", "b")
@@ -174,7 +174,7 @@ def test_a_rejected_message_without_a_dead_letter_queue_is_dropped_and_counted()
     assert lab.bodies(lab.again(queue)) == []
 
 
-def test_a_rejected_message_goes_to_the_dead_letter_queue_with_its_story() -> None:
+def test_rejected_message_is_dead_lettered_with_its_origin_and_reason() -> None:
     lab = Lab()
     queue = lab.queue(dead_letter="dead")
     lab.publish_messages(queue, [Message(b"a", b"k:v\n")])
@@ -195,7 +195,7 @@ def test_a_rejected_message_goes_to_the_dead_letter_queue_with_its_story() -> No
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_max_tries_is_the_most_deliveries_there_are(most: int) -> None:
+def test_max_tries_limits_deliveries(most: int) -> None:
     lab = Lab()
     queue = lab.queue(max_tries=most, dead_letter="dead")
     lab.publish(queue, "a", "b")
@@ -208,7 +208,7 @@ def test_max_tries_is_the_most_deliveries_there_are(most: int) -> None:
     assert (facts["x-dead-reason"], facts["x-dead-tries"], facts["x-dead-error"]) == ("max_tries", str(most), "again")
 
 
-def test_a_consumer_that_goes_away_counts_as_a_try() -> None:
+def test_closing_a_consumer_counts_as_a_try() -> None:
     lab = Lab()
     queue = lab.queue(max_tries=2)
     lab.publish(queue, "a")
@@ -217,7 +217,7 @@ def test_a_consumer_that_goes_away_counts_as_a_try() -> None:
     assert queue.counts()[:3] == (0, 0, 0) and queue.stats.dropped == 1
 
 
-def test_a_lower_max_tries_holds_for_what_was_tried_before() -> None:
+def test_lowered_max_tries_applies_to_earlier_tries() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", "b")
@@ -246,7 +246,7 @@ def test_max_tries_holds_across_restarts() -> None:
     assert given <= 3
 
 
-def test_a_dead_letter_that_dies_again_tells_only_its_last_death() -> None:
+def test_dead_letter_that_dies_again_reports_only_the_last_death() -> None:
     lab = Lab()
     queue, dead = lab.queue(dead_letter="dead"), lab.queue("dead", dead_letter="grave")
     lab.publish_messages(queue, [Message(b"a", b"k:v\n")])
@@ -266,7 +266,7 @@ def test_a_reject_is_confirmed_when_the_dead_letter_is_on_disk() -> None:
     assert lab.bodies(lab.again(queue)) == []
 
 
-def test_a_dead_letter_queue_that_is_full_leaves_the_message_where_it_is() -> None:
+def test_full_dead_letter_queue_keeps_the_message_in_its_queue() -> None:
     lab = Lab()
     queue, dead = lab.queue(dead_letter="dead"), lab.queue("dead", cap=64 * 1024)
     while True:
@@ -293,12 +293,12 @@ def test_a_queue_is_not_its_own_dead_letter_queue() -> None:
     assert queue.options.dead_letter == ""
 
 
-def test_a_new_queue_is_not_its_own_dead_letter_queue_either() -> None:
+def test_new_queue_is_not_its_own_dead_letter_queue() -> None:
     with pytest.raises(BadRequest, match="can't be its own"):
         Lab().queue("new", dead_letter="new")
 
 
-def test_settling_nothing_is_done_at_once_and_harms_nothing() -> None:
+def test_settling_nothing_is_answered() -> None:
     """An ack of no message ended the queue, and a reject of none was never answered."""
     lab = Lab()
     queue = lab.queue()

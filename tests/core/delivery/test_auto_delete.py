@@ -19,7 +19,7 @@ def there_is(lab: Lab) -> bool:
     return Q in [queue.name for queue in lab.broker.queues()]
 
 
-def test_a_queue_goes_when_it_was_unused_so_long() -> None:
+def test_unused_queue_is_deleted_after_its_time() -> None:
     lab = Lab()
     queue = lab.queue(unused=60)
     lab.pass_time(59_999)
@@ -33,7 +33,7 @@ def test_a_queue_goes_when_it_was_unused_so_long() -> None:
 
 @pytest.mark.parametrize("how", ["pop", "lease"])
 @pytest.mark.parametrize("is_paused", [False, True])
-def test_a_queue_that_is_polled_stays_though_it_is_empty(how: str, is_paused: bool) -> None:
+def test_polled_empty_queue_is_kept(how: str, is_paused: bool) -> None:
     """It was deleted, with its bindings, so that messages to its event were lost without an error."""
     lab = Lab()
     queue = lab.queue(unused=60, paused=is_paused)
@@ -47,7 +47,7 @@ def test_a_queue_that_is_polled_stays_though_it_is_empty(how: str, is_paused: bo
 
 
 @pytest.mark.parametrize("how", ["consumer", "pop", "lease", "wait"])
-def test_the_time_begins_when_it_was_used_last(how: str) -> None:
+def test_auto_delete_time_starts_at_the_last_use(how: str) -> None:
     lab = Lab()
     queue = lab.queue(unused=60)
     lab.publish(queue, "1")
@@ -80,7 +80,7 @@ def use(lab: Lab, queue: LocalQueue, how: str) -> int:
     return 0
 
 
-def test_with_0_it_goes_with_its_last_consumer_and_after_a_minute_if_none_came() -> None:
+def test_auto_delete_0_follows_the_last_consumer_or_a_minute() -> None:
     lab = Lab()
     queue = lab.queue(unused=0)
     first, second = Peer(lab, queue), Peer(lab, queue)
@@ -100,7 +100,7 @@ def test_with_0_it_goes_with_its_last_consumer_and_after_a_minute_if_none_came()
     assert not there_is(lab)
 
 
-def test_with_0_it_goes_also_with_a_consumer_that_left_before_the_queue_was_made() -> None:
+def test_auto_delete_0_counts_a_consumer_closed_during_creation() -> None:
     lab = Lab()
     lab.broker.declare(Q, {"unused": 0}, lambda _error: None)
     queue = lab.broker.get(Q)
@@ -111,7 +111,7 @@ def test_with_0_it_goes_also_with_a_consumer_that_left_before_the_queue_was_made
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_the_time_begins_again_with_the_server(how: str) -> None:
+def test_auto_delete_time_restarts_with_the_server(how: str) -> None:
     lab = Lab()
     lab.queue(unused=60)
     lab.pass_time(50_000)
@@ -122,7 +122,7 @@ def test_the_time_begins_again_with_the_server(how: str) -> None:
     assert not there_is(lab)
 
 
-def test_the_option_can_be_taken_back_and_given_to_a_queue_that_is_there() -> None:
+def test_auto_delete_can_be_changed_on_an_existing_queue() -> None:
     lab = Lab()
     lab.queue(unused=60)
     lab.queue(unused=None)
@@ -135,7 +135,7 @@ def test_the_option_can_be_taken_back_and_given_to_a_queue_that_is_there() -> No
     assert not there_is(lab)
 
 
-def test_who_looks_for_it_then_finds_none() -> None:
+def test_deleted_unused_queue_is_not_found() -> None:
     lab = Lab()
     lab.queue(unused=1)
     lab.pass_time(1000)
@@ -143,7 +143,7 @@ def test_who_looks_for_it_then_finds_none() -> None:
         lab.broker.get(Q)
 
 
-def test_a_paused_queue_takes_messages_and_hands_out_none() -> None:
+def test_paused_queue_accepts_messages_and_delivers_none() -> None:
     lab = Lab()
     queue = lab.queue()
     peer = Peer(lab, queue)

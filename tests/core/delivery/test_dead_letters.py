@@ -28,7 +28,7 @@ def died(lab: Lab, queue: LocalQueue, why: str) -> None:
 @pytest.mark.parametrize(
     ("why", "restarted"), [("expired", False), ("expired", True), ("max_tries", False), ("rejected", False)]
 )
-def test_what_found_no_room_follows_by_itself_when_there_is_some(why: str, restarted: bool) -> None:
+def test_waiting_dead_letters_move_when_there_is_room(why: str, restarted: bool) -> None:
     """Messages that had expired stayed ready until a consumer came."""
     lab = Lab(cap=1024 * KIB)
     dead = lab.queue("dead", cap=64 * KIB)
@@ -52,7 +52,7 @@ def test_what_found_no_room_follows_by_itself_when_there_is_some(why: str, resta
     assert queue.stats.dead_lettered == 100 - (held if restarted else 0)
 
 
-def test_letters_that_wait_are_reported_once_and_tried_a_few_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_waiting_dead_letters_are_reported_once_and_retried_in_batches(caplog: pytest.LogCaptureFixture) -> None:
     """Each wrote a line every five seconds."""
     lab = Lab(cap=1024 * KIB)
     lab.queue("dead", cap=64 * KIB)
@@ -63,7 +63,7 @@ def test_letters_that_wait_are_reported_once_and_tried_a_few_at_a_time(caplog: p
 
 
 @pytest.mark.parametrize("why", ["expired", "max_tries", "rejected"])
-def test_what_dies_while_the_server_stops_is_no_error_and_follows_after_the_start(
+def test_message_dying_during_a_stop_is_dead_lettered_after_the_start(
     why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An orderly stop with rejects under way logged that they could not be dead-lettered."""
@@ -118,7 +118,7 @@ def test_many_rejects_take_few_transactions_and_keep_their_order() -> None:
     assert lab.bodies(dead) == bodies and queue.stats.dead_lettered == 1000 and sum(queue.counts()[:3]) == 0
 
 
-def test_a_message_that_the_dead_letter_queue_refuses_holds_up_no_other() -> None:
+def test_refused_dead_letter_does_not_block_others() -> None:
     lab = Lab(cap=8 * 1024 * KIB)
     dead = lab.queue("dead", max_message_size=200)
     queue = lab.queue("a", dead_letter="dead")

@@ -41,7 +41,7 @@ def test_consumers_take_turns() -> None:
     assert [peer.seqs for peer in peers] == [[1, 4, 7], [2, 5, 8], [3, 6, 9]]
 
 
-def test_turns_continue_where_they_ended() -> None:
+def test_round_robin_continues_where_it_ended() -> None:
     lab = Lab()
     queue = lab.queue()
     peers = [Peer(lab, queue) for _ in range(3)]
@@ -59,7 +59,7 @@ def test_a_consumer_of_weight_three_gets_three_shares() -> None:
     assert queue.counts().consumers == 2
 
 
-def test_a_turn_that_was_begun_continues() -> None:
+def test_started_share_continues() -> None:
     lab = Lab()
     queue = lab.queue()
     heavy, light = Peer(lab, queue, weight=3), Peer(lab, queue, weight=2)
@@ -68,7 +68,7 @@ def test_a_turn_that_was_begun_continues() -> None:
     assert heavy.seqs == [1, 2, 3, 6, 7, 8] and light.seqs == [4, 5, 9, 10]
 
 
-def test_turns_continue_when_consumers_join_and_leave() -> None:
+def test_round_robin_continues_when_consumers_join_and_leave() -> None:
     lab = Lab()
     queue = lab.queue()
     first, second = Peer(lab, queue, weight=2), Peer(lab, queue)
@@ -115,7 +115,7 @@ def test_a_message_costs_the_same_however_many_consumers_there_are(monkeypatch: 
     assert {len(peer.seqs) for peer in peers} == {4}
 
 
-def test_who_has_no_room_is_passed_over() -> None:
+def test_consumer_without_window_is_skipped() -> None:
     lab = Lab()
     queue = lab.queue()
     small, large = Peer(lab, queue, window=1), Peer(lab, queue)
@@ -126,7 +126,7 @@ def test_who_has_no_room_is_passed_over() -> None:
     assert len(small.given) == 2
 
 
-def test_never_are_two_deliveries_of_one_message_alive() -> None:
+def test_message_has_at_most_one_live_delivery() -> None:
     lab = Lab()
     queue = lab.queue()
     peers = [Peer(lab, queue, window=3) for _ in range(4)]
@@ -156,7 +156,7 @@ def test_a_held_consumer_leaves_the_others_their_turns() -> None:
     assert other.seqs == [1, 2, 3, 4, 5]
 
 
-def test_a_paused_consumer_gets_nothing_more_and_can_still_settle() -> None:
+def test_paused_consumer_gets_nothing_and_can_settle() -> None:
     lab = Lab()
     queue = lab.queue()
     peer = Peer(lab, queue, window=3)
@@ -173,7 +173,7 @@ def test_a_paused_consumer_gets_nothing_more_and_can_still_settle() -> None:
     assert lab.pop(queue) == numbered(6)[1]
 
 
-def test_a_closed_consumer_gives_back_what_it_held_in_its_place() -> None:
+def test_closed_consumer_requeues_its_messages_in_place() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(6))
@@ -195,7 +195,7 @@ def test_closing_twice_is_harmless() -> None:
     assert queue.counts()[:3] == (1, 0, 0)
 
 
-def test_an_automatic_consumer_settles_what_it_is_given() -> None:
+def test_automatic_consumer_settles_on_delivery() -> None:
     lab = Lab()
     queue = lab.queue()
     peer = Peer(lab, queue, auto=True, window=0)
@@ -218,7 +218,7 @@ def test_an_automatic_consumer_can_be_held_too() -> None:
     assert peer.bodies == [b"a"]
 
 
-def test_a_consumer_that_fails_to_take_a_delivery_is_closed_and_others_continue() -> None:
+def test_consumer_whose_callback_fails_is_closed() -> None:
     lab = Lab()
     queue = lab.queue()
 
@@ -231,7 +231,7 @@ def test_a_consumer_that_fails_to_take_a_delivery_is_closed_and_others_continue(
     assert Peer(lab, queue).tries == [1]
 
 
-def test_a_consumer_may_close_itself_while_it_is_given_something() -> None:
+def test_consumer_can_close_itself_in_its_callback() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(4))
@@ -254,7 +254,7 @@ def test_a_backlog_larger_than_memory_is_read_back_in_order() -> None:
     assert peer.seqs == list(range(1, 601))
 
 
-def test_a_watcher_hears_of_changes_once_per_turn_until_it_unwatches() -> None:
+def test_watcher_is_notified_once_per_turn_until_removed() -> None:
     lab = Lab()
     queue = lab.queue()
     heard: list[int] = []

@@ -13,7 +13,7 @@ KIB = 1024
 
 @pytest.mark.parametrize("sync", ["always", "interval:2000", "never"])
 @pytest.mark.parametrize("how", ["auto", "acked", "leased", "expired"])
-def test_an_emptied_queue_shrinks_though_nobody_calls(how: str, sync: str) -> None:
+def test_emptied_queue_shrinks_while_idle(how: str, sync: str) -> None:
     """What emptied it was a commit, and no turn came after that: it kept 1.3 MB for ever."""
     lab = Lab(cap=8 * MIB, sync=sync)
     queue = lab.queue(ttl=1 if how == "expired" else 0)

@@ -26,7 +26,7 @@ def ranked(word: str, priority: int) -> Message:
 # --- key_limit
 
 
-def test_so_many_of_a_key_are_out_at_once_and_start_in_order() -> None:
+def test_key_limit_bounds_messages_in_flight_in_order() -> None:
     lab = Lab()
     queue = lab.queue(key_limit=2)
     publish(lab, queue, "a1 a2 a3 b1 a4 -1")
@@ -38,7 +38,7 @@ def test_so_many_of_a_key_are_out_at_once_and_start_in_order() -> None:
     assert given(peer) == "a1 a2 b1 -1 a3 a4"
 
 
-def test_without_a_limit_keys_are_only_names() -> None:
+def test_without_a_limit_keys_do_not_order() -> None:
     lab = Lab()
     queue = lab.queue(key_limit=0)
     publish(lab, queue, "a1 a2 b1 a3")
@@ -46,7 +46,7 @@ def test_without_a_limit_keys_are_only_names() -> None:
     assert queue.index.unnamed.keys is None
 
 
-def test_what_is_delayed_or_given_back_has_no_place() -> None:
+def test_delayed_and_requeued_messages_do_not_count_for_the_key_limit() -> None:
     lab = Lab()
     queue = lab.queue(key_limit=2)
     lab.publish_messages(queue, [keyed("a", "a1", delay_ms=5000), *[keyed("a", f"a{n}") for n in range(2, 6)]])
@@ -67,7 +67,7 @@ def test_what_is_delayed_or_given_back_has_no_place() -> None:
     assert given(peer).endswith("a1 a5")
 
 
-def test_a_settle_by_id_an_expiry_and_a_purge_make_room() -> None:
+def test_settle_by_id_expiry_and_purge_free_the_key_limit() -> None:
     lab = Lab()
     queue = lab.queue(key_limit=1 + 1)
     lab.publish_messages(queue, [keyed("a", "a1"), keyed("a", "a2"), keyed("a", "a3", ttl_ms=1000)])
@@ -83,7 +83,7 @@ def test_a_settle_by_id_an_expiry_and_a_purge_make_room() -> None:
     assert given(peer) == "a1 a2 a5 a8"
 
 
-def test_a_changed_limit_holds_at_the_next_delivery_and_what_is_out_stays_out() -> None:
+def test_changed_key_limit_applies_to_the_next_delivery() -> None:
     lab = Lab()
     queue = lab.queue(key_limit=0)
     publish(lab, queue, "a1 a2 a3")
@@ -105,7 +105,7 @@ def test_a_changed_limit_holds_at_the_next_delivery_and_what_is_out_stays_out() 
     assert given(peer) == "a1 a2 a3 b1 a4 a5 a7"
 
 
-def test_where_a_key_has_a_limit_its_messages_have_priorities() -> None:
+def test_messages_of_a_limited_key_follow_priorities() -> None:
     lab = Lab()
     queue = lab.queue(key_limit=2)
     lab.publish_messages(queue, [ranked(word, int(word[1])) for word in ["a4", "a5", "a9", "b1", "a0"]])
@@ -119,7 +119,7 @@ def test_where_a_key_has_a_limit_its_messages_have_priorities() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_only_what_was_handed_out_counts_as_tried_after_a_crash(how: str) -> None:
+def test_only_delivered_messages_count_as_tried_after_a_crash(how: str) -> None:
     lab = Lab()
     queue = lab.queue(key_limit=2)
     publish(lab, queue, "a1 a2 a3 a4 b1 a5 b2")
@@ -139,7 +139,7 @@ def test_only_what_was_handed_out_counts_as_tried_after_a_crash(how: str) -> Non
 # --- key_rate
 
 
-def test_a_key_has_so_many_deliveries_a_second() -> None:
+def test_key_rate_limits_deliveries_per_second() -> None:
     lab = Lab()
     queue = lab.queue(key_limit=0, key_rate=2, key_burst=1)
     lab.pass_time(10_000)
@@ -170,7 +170,7 @@ def test_the_rate_of_a_key_holds_beside_its_order_and_over_a_restart() -> None:
     assert given(peer) == "a3"
 
 
-def test_redeliveries_count_for_the_rate_and_what_reached_no_client_does_not() -> None:
+def test_redeliveries_count_for_the_key_rate_but_undelivered_messages_do_not() -> None:
     lab = Lab()
     queue = lab.queue(key_limit=0, key_rate=1)
     lab.pass_time(5000)
@@ -189,7 +189,7 @@ def test_redeliveries_count_for_the_rate_and_what_reached_no_client_does_not() -
 
 
 @pytest.mark.source
-def test_keys_are_forgotten_when_their_rate_lets_them_start_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_dropped_when_their_rate_has_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "SPARE_MAX", 4)
     monkeypatch.setattr(keys, "SWEEP_MS", 1)
     lab = Lab()
@@ -242,7 +242,7 @@ def test_a_noisy_tenant_does_not_delay_a_quiet_one() -> None:
     assert b"q" in peer.bodies and seqs < 120, f"after {seqs}: one run is read in a turn"
 
 
-def test_more_than_is_kept_in_memory_is_entered_when_it_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_beyond_memory_are_entered_when_published(monkeypatch: pytest.MonkeyPatch) -> None:
     from curbstone.core.engine.index import reader
 
     monkeypatch.setattr(reader, "TAIL_BYTES_MAX", 4000)
@@ -257,7 +257,7 @@ def test_more_than_is_kept_in_memory_is_entered_when_it_is_published(monkeypatch
     assert sorted([*peer.bodies, *everything.bodies])[-2:] == [b"q1", b"q2"] and len(everything.bodies) == 19
 
 
-def test_what_has_to_be_read_is_read_while_other_keys_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_are_read_back_while_other_keys_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two keys wait for reads of two runs; only the first read was begun while others were served."""
     monkeypatch.setattr(runs, "RUN_SPAN_MAX", 1)
     lab = Lab()
@@ -288,7 +288,7 @@ def test_a_fair_queue_keeps_the_order_of_keys_their_limits_and_priorities() -> N
     assert given(peer).endswith("a1 a2 a3 c9 b9 c8"), "b has two in flight"
 
 
-def test_what_expires_or_is_purged_or_undone_does_not_confuse_a_fair_queue() -> None:
+def test_expiry_purge_and_undo_work_in_a_fair_queue() -> None:
     lab = Lab()
     queue = lab.queue(key_limit=0, fair=True, undo=3600)
     lab.publish_messages(queue, [keyed("a", "a1", ttl_ms=1000), keyed("a", "a2", delay_ms=2000), keyed("b", "b1")])
@@ -306,7 +306,7 @@ def test_what_expires_or_is_purged_or_undone_does_not_confuse_a_fair_queue() -> 
     assert given(peer) == "b1 b2 a2 a3 a4"
 
 
-def test_each_nth_delivery_leaves_out_the_priority() -> None:
+def test_every_nth_delivery_ignores_priority() -> None:
     lab = Lab()
     queue = lab.queue(key_limit=0, fair=True, oldest_every=3)
     publish(lab, queue, "a1 a2 b1")
@@ -326,7 +326,7 @@ def test_a_group_and_a_restart_have_their_own_keys() -> None:
     assert (given(one), one.tries, given(other), other.tries) == ("a1 b1", [1, 1], "a1", [1])
 
 
-def test_too_many_entries_stop_only_what_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_entries_stop_only_later_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "ENTRIES_MAX", 3)
     lab = Lab()
     queue = lab.queue(key_limit=0, fair=True)
@@ -338,7 +338,7 @@ def test_too_many_entries_stop_only_what_comes_later(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("priority", "every"), [(4, 0), (1, 0), (7, 0), (7, 2)])
-def test_what_waits_behind_settled_entries_is_delivered(
+def test_messages_behind_settled_entries_are_delivered(
     monkeypatch: pytest.MonkeyPatch, priority: int, every: int
 ) -> None:
     """All entries were used up by messages that were settled before anybody received; then nothing was delivered."""
@@ -357,7 +357,9 @@ def test_what_waits_behind_settled_entries_is_delivered(
     assert [delivery.message.body for delivery in taken] == [b"c1"]
 
 
-def test_what_finds_no_room_for_its_key_is_delivered_once_others_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_without_room_for_its_key_is_delivered_after_others_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Nothing else happens then: only the buckets of the other keys fill."""
     monkeypatch.setattr(keys, "KEYS_MAX", 2)
     lab = Lab()
@@ -385,7 +387,7 @@ def test_a_rate_that_ends_leaves_room_for_other_keys(monkeypatch: pytest.MonkeyP
     assert given(peer) == "a1 b1 c1"
 
 
-def test_what_finds_no_room_is_not_read_again_and_again_because_keys_have_a_rate(
+def test_messages_without_room_are_not_reread_for_key_rates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(keys, "ENTRIES_MAX", 1)
@@ -401,7 +403,7 @@ def test_what_finds_no_room_is_not_read_again_and_again_because_keys_have_a_rate
 
 
 @pytest.mark.parametrize("fair", [True, False])
-def test_many_messages_enter_their_rows_over_several_turns(monkeypatch: pytest.MonkeyPatch, fair: bool) -> None:
+def test_many_messages_are_entered_over_several_turns(monkeypatch: pytest.MonkeyPatch, fair: bool) -> None:
     """All that were in memory were entered at once, which took half a second for 100,000."""
     monkeypatch.setattr(level, "STEPS_AT_ONCE", 5)
     lab = Lab()
@@ -435,13 +437,13 @@ def _turns(lab: Lab) -> int:
     "wrong",
     [{"key_limit": -1}, {"key_limit": 1.5}, {"key_rate": -1}, {"key_rate": 0.0001}, {"key_burst": -1}, {"fair": 1}],
 )
-def test_a_wrong_option_is_refused_with_its_name(wrong: dict[str, Any]) -> None:
+def test_invalid_option_is_refused_with_its_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadRequest, match=next(iter(wrong))):
         QueueOptions().merged(wrong, "default")
 
 
 @pytest.mark.source
-def test_priorities_that_find_no_room_for_their_keys_do_not_read_again_and_again(
+def test_priorities_without_room_for_keys_do_not_reread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(keys, "KEYS_MAX", 2)

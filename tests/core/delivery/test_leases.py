@@ -27,7 +27,7 @@ def test_a_lease_takes_up_to_count_in_order() -> None:
     assert queue.counts()[:3] == (0, 5, 0) and queue.counts().consumers == 0
 
 
-def test_a_lease_returns_by_itself_when_its_time_runs_out() -> None:
+def test_expired_lease_requeues_its_message() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", "b")
@@ -65,7 +65,7 @@ def test_a_lease_can_be_made_shorter() -> None:
     assert queue.counts().rdy == 1
 
 
-def test_settled_leases_are_counted_and_stale_ones_told() -> None:
+def test_settled_leases_are_counted_and_stale_ones_reported() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(3))
@@ -77,7 +77,7 @@ def test_settled_leases_are_counted_and_stale_ones_told() -> None:
     assert settle(lab, queue, [third]) == (None, 0, [third])
 
 
-def test_a_nacked_lease_goes_back_after_its_delay() -> None:
+def test_nacked_lease_returns_after_its_delay() -> None:
     lab = Lab()
     queue = lab.queue(nack_delay=5)
     lab.publish(queue, "a", "b")
@@ -89,7 +89,7 @@ def test_a_nacked_lease_goes_back_after_its_delay() -> None:
     assert [found.tries for found in lab.peek(queue, state="rdy")] == [1, 1]
 
 
-def test_a_rejected_lease_is_dead_before_the_answer() -> None:
+def test_rejected_lease_is_dead_lettered_before_the_answer() -> None:
     lab = Lab()
     queue = lab.queue(dead_letter="dead")
     lab.publish(queue, "a", "b")
@@ -108,7 +108,7 @@ def test_settling_no_lease_is_answered() -> None:
     assert settle(lab, lab.queue(), []) == (None, 0, [])
 
 
-def test_tokens_are_long_never_repeat_and_do_not_follow_from_the_message() -> None:
+def test_lease_tokens_are_unpredictable_and_unique() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(200))
@@ -120,7 +120,7 @@ def test_tokens_are_long_never_repeat_and_do_not_follow_from_the_message() -> No
     assert len(secrets) == 400 and all(len(secret) >= 20 for secret in secrets)
 
 
-def test_a_lease_of_one_message_does_not_open_another() -> None:
+def test_lease_token_fits_only_its_message() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", "b")
@@ -129,7 +129,7 @@ def test_a_lease_of_one_message_does_not_open_another() -> None:
     assert settle(lab, queue, [forged]) == (None, 0, [forged])
 
 
-def test_an_expired_and_retaken_lease_has_a_new_token_and_the_old_is_stale() -> None:
+def test_renewed_lease_has_a_new_token() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a")
@@ -142,7 +142,7 @@ def test_an_expired_and_retaken_lease_has_a_new_token_and_the_old_is_stale() -> 
     assert settle(lab, queue, [new.token]) == (None, 1, [])
 
 
-def test_a_lease_that_waits_takes_the_first_message_that_comes() -> None:
+def test_waiting_lease_takes_the_first_message() -> None:
     lab = Lab()
     queue = lab.queue()
     answers: list[list[Lease] | CurbstoneError] = []
@@ -156,7 +156,7 @@ def test_a_lease_that_waits_takes_the_first_message_that_comes() -> None:
     assert len(answers) == 1 and queue.counts().rdy == 1
 
 
-def test_a_lease_or_pop_that_waited_in_vain_is_answered_with_nothing() -> None:
+def test_lease_or_pop_timeout_returns_nothing() -> None:
     lab = Lab()
     queue = lab.queue()
     answers: list[object] = []
@@ -170,7 +170,7 @@ def test_a_lease_or_pop_that_waited_in_vain_is_answered_with_nothing() -> None:
     assert queue.counts().rdy == 1
 
 
-def test_a_waiting_taker_that_went_away_takes_nothing() -> None:
+def test_cancelled_waiter_takes_nothing() -> None:
     lab = Lab()
     queue = lab.queue()
     answers: list[object] = []
@@ -197,7 +197,7 @@ def test_a_pop_is_settled_and_on_disk_before_the_answer() -> None:
     assert lab.bodies(lab.again(queue)) == [b"b"]
 
 
-def test_pops_that_wait_are_served_in_turn_and_a_delayed_message_ends_the_wait() -> None:
+def test_waiting_pops_are_served_in_order_also_by_a_delayed_message() -> None:
     lab = Lab()
     queue = lab.queue()
     answers: list[tuple[str, Delivery | None | CurbstoneError]] = []
@@ -211,7 +211,7 @@ def test_pops_that_wait_are_served_in_turn_and_a_delayed_message_ends_the_wait()
 
 
 @pytest.mark.parametrize("waits", [0, 1000])
-def test_takers_of_a_deleted_queue_are_answered(waits: int) -> None:
+def test_waiters_of_a_deleted_queue_are_answered(waits: int) -> None:
     lab = Lab()
     queue = lab.queue()
     answers: list[object] = []
@@ -246,7 +246,7 @@ def test_a_lease_of_a_thousand_gives_a_thousand() -> None:
 
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("wait_ms", [0, 1000])
-def test_a_lease_of_large_messages_takes_what_reaches_its_bytes(restart: bool, wait_ms: int) -> None:
+def test_lease_is_bounded_by_bytes(restart: bool, wait_ms: int) -> None:
     """After a restart it gave one message a call, for it was answered with what the first read of the disk brought."""
     lab = Lab(cap=32 * MIB)
     queue = lab.queue()
@@ -262,14 +262,14 @@ def test_a_lease_of_large_messages_takes_what_reaches_its_bytes(restart: bool, w
     assert [lease.delivery.tries for lease in lab.lease(queue, 1000)] == [0] * 4
 
 
-def test_a_message_larger_than_a_lease_takes_is_leased_alone() -> None:
+def test_message_larger_than_the_lease_bytes_is_leased_alone() -> None:
     lab = Lab(cap=64 * MIB, max_message_size=16 * MIB)
     queue = lab.queue(max_message_size=16 * MIB)
     lab.publish(queue, b"x" * 5 * MIB, "y")
     assert [len(lab.lease(queue, 10)) for _ in range(3)] == [1, 1, 0]
 
 
-def test_two_leases_that_gather_share_what_there_is() -> None:
+def test_concurrent_leases_share_the_messages() -> None:
     lab = Lab()
     queue = lab.queue()
     answers: list[list[Lease] | CurbstoneError] = []
@@ -280,7 +280,7 @@ def test_two_leases_that_gather_share_what_there_is() -> None:
     assert [len(found) for found in seqs] == [450, 450] and not seqs[0] & seqs[1]
 
 
-def test_a_lease_given_up_while_it_gathers_gives_back_what_it_has() -> None:
+def test_cancelled_lease_requeues_gathered_messages() -> None:
     lab = Lab(cap=32 * MIB)
     queue = lab.queue()
     for _ in range(8):
@@ -297,7 +297,7 @@ def test_a_lease_given_up_while_it_gathers_gives_back_what_it_has() -> None:
     assert [lease.delivery.tries for lease in lab.lease(queue, 1000)] == [0] * 8
 
 
-def test_leases_that_nobody_saw_return_at_once_and_untried() -> None:
+def test_unseen_leases_are_requeued_immediately_without_a_try() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", "b")

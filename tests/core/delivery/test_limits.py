@@ -27,7 +27,7 @@ def change(lab: Lab, queue: LocalQueue, **options: object) -> None:
         *(("rate", value) for value in (-1, 1_000_000.5, True, "1", float("nan"), float("inf"), 0.0001, 1.0005)),
     ],
 )
-def test_what_is_no_limit_is_refused(name: str, value: object) -> None:
+def test_invalid_limit_is_refused(name: str, value: object) -> None:
     with pytest.raises(BadRequest, match=f"bad option {name}"):
         QueueOptions().merged({name: value}, "default")
 
@@ -36,7 +36,7 @@ def test_what_is_no_limit_is_refused(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("ending", ["ack", "nack", "reject", "close"])
-def test_all_consumers_together_hold_no_more_than_in_flight_and_a_place_is_free_when_one_ends(ending: str) -> None:
+def test_in_flight_limit_is_shared_by_all_consumers(ending: str) -> None:
     lab = Lab()
     queue = lab.queue(in_flight=3)
     peers = [Peer(lab, queue, window=10) for _ in range(2)]
@@ -55,7 +55,7 @@ def test_all_consumers_together_hold_no_more_than_in_flight_and_a_place_is_free_
 
 
 @pytest.mark.parametrize("how", ["dead letters", "dead letters with no room", "read on", "settled by id", "lease"])
-def test_a_place_is_free_however_a_message_leaves(how: str) -> None:
+def test_in_flight_slot_is_freed_however_a_message_ends(how: str) -> None:
     lab = Lab()
     dead = lab.queue("dead", publish_paused=how == "dead letters with no room")
     queue = lab.queue(in_flight=1, dead_letter="dead", groups=["g"])
@@ -78,14 +78,14 @@ def test_a_place_is_free_however_a_message_leaves(how: str) -> None:
     assert peer.seqs == [2]
 
 
-def test_each_group_has_a_limit_of_its_own() -> None:
+def test_each_group_has_its_own_limit() -> None:
     lab = Lab()
     queue = lab.queue(in_flight=2, groups=["g"])
     lab.publish(queue, *"abc")
     assert [Peer(lab, queue, group=group).seqs for group in ("", "g")] == [[1, 2], [1, 2]]
 
 
-def test_a_lease_gets_what_the_limit_allows_and_one_that_waits_gets_it_later() -> None:
+def test_lease_is_bounded_by_the_in_flight_limit() -> None:
     lab = Lab()
     queue = lab.queue(in_flight=2)
     lab.publish(queue, *"abc")
@@ -100,7 +100,7 @@ def test_a_lease_gets_what_the_limit_allows_and_one_that_waits_gets_it_later() -
     assert [lease.delivery.message.body for lease in found] == [b"c"]  # type: ignore[attr-defined]
 
 
-def test_a_limit_that_changes_counts_from_then_on() -> None:
+def test_changed_limit_applies_from_then_on() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *"abcdef")
@@ -118,7 +118,7 @@ def test_a_limit_that_changes_counts_from_then_on() -> None:
 # --- rate
 
 
-def test_a_rate_hands_out_a_burst_and_then_one_when_its_time_has_come() -> None:
+def test_rate_delivers_a_burst_and_then_at_intervals() -> None:
     lab = Lab()
     queue = lab.queue(rate=2, burst=3)
     lab.pass_time(60_000)
@@ -135,7 +135,7 @@ def test_a_rate_hands_out_a_burst_and_then_one_when_its_time_has_come() -> None:
     assert len(peer.seqs) == 7
 
 
-def test_a_start_begins_with_nothing_so_that_no_restart_exceeds_the_rate() -> None:
+def test_restart_begins_with_an_empty_bucket() -> None:
     lab = Lab()
     queue = lab.queue(rate=0.1, burst=2)
     lab.publish(queue, *"abcdef")
@@ -149,7 +149,7 @@ def test_a_start_begins_with_nothing_so_that_no_restart_exceeds_the_rate() -> No
     assert peer.seqs == [1]
 
 
-def test_what_reached_no_client_takes_nothing_of_the_rate() -> None:
+def test_undelivered_messages_do_not_consume_the_rate() -> None:
     lab = Lab()
     queue = lab.queue(rate=0.001, burst=1)
     lab.pass_time(1_000_000)
@@ -160,7 +160,7 @@ def test_what_reached_no_client_takes_nothing_of_the_rate() -> None:
     assert len(lab.lease(queue)) == 1
 
 
-def test_a_pull_that_does_not_wait_is_answered_and_one_that_does_gets_the_next() -> None:
+def test_rate_limited_pull_returns_nothing_or_waits() -> None:
     lab = Lab()
     queue = lab.queue(rate=1)
     lab.publish(queue, "a", "b")
@@ -172,7 +172,7 @@ def test_a_pull_that_does_not_wait_is_answered_and_one_that_does_gets_the_next()
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_span_of_time_has_more_than_burst_and_rate_allow(seed: int) -> None:
+def test_deliveries_in_any_interval_stay_within_burst_and_rate(seed: int) -> None:
     dice = Random(seed)
     lab = Lab(seed=seed)
     rate, burst = dice.choice([0.3, 1, 7, 50, 999.999]), dice.choice([1, 3, 20])
@@ -216,7 +216,7 @@ def test_a_rate_near_one_in_a_millisecond_is_reached_with_a_burst_of_one() -> No
     assert len(peer.seqs) == 600
 
 
-def test_buckets_of_groups_that_have_come_and_gone_take_no_memory() -> None:
+def test_buckets_of_removed_groups_are_freed() -> None:
     lab = Lab()
     queue = lab.queue(rate=2, burst=1)
     for number in range(20 * SPARE_MAX):
@@ -232,7 +232,7 @@ def test_buckets_of_groups_that_have_come_and_gone_take_no_memory() -> None:
 
 
 @pytest.mark.source
-def test_the_model_sees_one_too_many_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_detects_one_too_many_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Limits.allowed
 
     def one_more(self: Limits, group: str, in_flight: int, most: int) -> int:

@@ -30,7 +30,7 @@ def given(peer: Peer) -> str:
     return b" ".join(peer.bodies).decode()
 
 
-def test_one_message_of_a_key_is_out_at_a_time_and_keys_go_beside_each_other() -> None:
+def test_one_message_per_key_is_in_flight_and_keys_are_parallel() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, "a1 a2 b1 -1 a3 b2 -2")
@@ -42,7 +42,7 @@ def test_one_message_of_a_key_is_out_at_a_time_and_keys_go_beside_each_other() -
     assert given(peer) == "a1 b1 -1 -2 a2 a3 b2"
 
 
-def test_it_does_not_matter_who_has_the_one_before() -> None:
+def test_ordering_holds_across_consumers() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, "a1 a2 a3")
@@ -60,7 +60,7 @@ def test_pops_take_a_key_in_order() -> None:
     assert lab.pop_all(queue) == [b"a1", b"b1", b"a2", b"b2", b"a3"]
 
 
-def test_what_is_given_back_comes_before_what_is_behind_it_also_after_a_delay() -> None:
+def test_requeued_message_keeps_its_order_also_after_a_delay() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, "a1 a2")
@@ -76,7 +76,7 @@ def test_what_is_given_back_comes_before_what_is_behind_it_also_after_a_delay() 
     assert given(peer) == "a1 a1 a1 a2"
 
 
-def test_a_message_that_was_published_with_a_delay_keeps_its_place() -> None:
+def test_delayed_publish_keeps_its_order() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish_messages(queue, [keyed("a", "a1", delay_ms=3000), keyed("a", "a2"), keyed("a", "a3", delay_ms=9000)])
@@ -90,7 +90,7 @@ def test_a_message_that_was_published_with_a_delay_keeps_its_place() -> None:
     assert given(peer) == "a1 a2 a3"
 
 
-def test_what_waits_and_has_expired_holds_up_nobody() -> None:
+def test_expired_waiting_message_does_not_block_its_key() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish_messages(queue, [keyed("a", "a1"), keyed("a", "a2", ttl_ms=1000), keyed("a", "a3")])
@@ -100,7 +100,7 @@ def test_what_waits_and_has_expired_holds_up_nobody() -> None:
     assert given(peer) == "a1 a3"
 
 
-def test_a_delayed_first_that_expires_lets_the_next_one_go() -> None:
+def test_expired_delayed_message_unblocks_its_key() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish_messages(queue, [keyed("a", "a1", delay_ms=60_000, ttl_ms=1000), keyed("a", "a2")])
@@ -111,7 +111,7 @@ def test_a_delayed_first_that_expires_lets_the_next_one_go() -> None:
 
 
 @pytest.mark.parametrize("dead_letter", ["", "dead"])
-def test_a_dead_one_lets_the_next_one_go_and_its_letter_keeps_the_key(dead_letter: str) -> None:
+def test_dead_message_unblocks_its_key_and_its_dead_letter_keeps_the_key(dead_letter: str) -> None:
     lab = Lab()
     dead = lab.queue("dead")
     queue = lab.queue(dead_letter=dead_letter, max_tries=2)
@@ -127,7 +127,7 @@ def test_a_dead_one_lets_the_next_one_go_and_its_letter_keeps_the_key(dead_lette
         assert given(letters) == "a1", "the letters of a key are in order, too"
 
 
-def test_purging_and_cancelling_what_waits_and_what_is_first() -> None:
+def test_purging_and_cancelling_waiting_and_first_messages() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, "a1 a2 a3 b1 b2")
@@ -143,7 +143,7 @@ def test_purging_and_cancelling_what_waits_and_what_is_first() -> None:
     assert given(peer) == "a1 b1 a3 b3 a4"
 
 
-def test_groups_have_their_own_turns() -> None:
+def test_groups_order_independently() -> None:
     lab = Lab()
     queue = lab.queue(groups=["g"])
     publish(lab, queue, "a1 a2")
@@ -152,7 +152,7 @@ def test_groups_have_their_own_turns() -> None:
     assert (given(one), given(other)) == ("a1 a2", "a1")
 
 
-def test_a_group_that_is_declared_later_has_them_in_order() -> None:
+def test_later_declared_group_is_ordered() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, "a1 b1 a2 b2")
@@ -180,7 +180,7 @@ def test_keys_and_their_order_survive_a_restart(how: str) -> None:
     assert given(peer) == "a2 b1 a3" and peer.tries == [1, 1, 0], "what waited had not been handed out"
 
 
-def test_the_next_one_comes_when_the_ack_is_on_disk_so_that_no_crash_turns_the_order_round() -> None:
+def test_next_message_is_delivered_after_the_ack_is_durable() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, "a1 a2")
@@ -194,7 +194,7 @@ def test_the_next_one_comes_when_the_ack_is_on_disk_so_that_no_crash_turns_the_o
     assert acked == [None] and given(peer) == "a1 a2"
 
 
-def test_a_failing_disk_holds_the_next_one_until_the_ack_is_written() -> None:
+def test_failing_disk_holds_the_next_message_until_the_ack_is_written() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, "a1 a2")
@@ -208,7 +208,7 @@ def test_a_failing_disk_holds_the_next_one_until_the_ack_is_written() -> None:
     assert given(peer) == "a1 a2"
 
 
-def test_who_leaves_gives_the_turn_back_not_on() -> None:
+def test_closed_consumer_requeues_the_first_message_of_its_key() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, "a1 a2")
@@ -217,7 +217,7 @@ def test_who_leaves_gives_the_turn_back_not_on() -> None:
     assert given(peer) == "a1 a2" and peer.tries == [1, 0]
 
 
-def test_a_transaction_that_acks_lets_the_next_one_go() -> None:
+def test_transactional_ack_unblocks_its_key() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, "a1 a2")
@@ -231,7 +231,7 @@ def test_a_transaction_that_acks_lets_the_next_one_go() -> None:
     assert given(peer) == "a1 a2 a3"
 
 
-def test_where_too_many_wait_the_cursor_stops_and_continues_when_there_are_fewer(
+def test_cursor_stops_while_too_many_messages_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(keys, "ENTRIES_MAX", 3)
@@ -246,7 +246,7 @@ def test_where_too_many_wait_the_cursor_stops_and_continues_when_there_are_fewer
     assert given(peer) == "a1 c1 a2 a3 b1"
 
 
-def test_where_there_are_too_many_keys_the_cursor_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cursor_stops_at_too_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "KEYS_MAX", 2)
     lab = Lab()
     queue = lab.queue()
@@ -260,7 +260,7 @@ def test_where_there_are_too_many_keys_the_cursor_stops(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("delay_ms", [0, 5000])
-def test_more_than_may_wait_that_an_undo_brings_back_do_not_wait_for_one_that_is_given_back_behind_them(
+def test_undo_of_more_than_may_wait_does_not_block_behind_a_requeued_message(
     monkeypatch: pytest.MonkeyPatch, delay_ms: int
 ) -> None:
     """The cursor starts over, and can't reach that one."""
@@ -281,7 +281,7 @@ def test_more_than_may_wait_that_an_undo_brings_back_do_not_wait_for_one_that_is
     assert queue.counts().rdy == queue.counts().wip == 0
 
 
-def test_what_waits_is_read_again_where_it_does_not_stay_in_memory() -> None:
+def test_waiting_messages_dropped_from_memory_are_read_again() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, "a1 a2 a3")
@@ -296,7 +296,7 @@ def test_what_waits_is_read_again_where_it_does_not_stay_in_memory() -> None:
 
 
 @pytest.mark.source
-def test_nothing_stays_in_memory_of_keys_that_are_done_with() -> None:
+def test_finished_keys_are_freed() -> None:
     lab = Lab()
     queue = lab.queue()
     for n in range(200):
@@ -320,5 +320,5 @@ def test_nothing_stays_in_memory_of_keys_that_are_done_with() -> None:
         (b"x-key:\n", b""),
     ],
 )
-def test_the_key_is_a_header(block: bytes, key: bytes) -> None:
+def test_ordering_key_is_a_header(block: bytes, key: bytes) -> None:
     assert headers.key_of(block) == key

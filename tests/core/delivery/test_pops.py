@@ -39,7 +39,7 @@ def refused_pop(lab: Lab, queue: LocalQueue) -> Answers:
 
 
 @pytest.mark.parametrize("end", ["none", "shutdown", "kill", "power"])
-def test_a_refused_pop_leaves_its_message_where_it_was(end: str) -> None:
+def test_refused_pop_keeps_its_message_in_place(end: str) -> None:
     """A pop answered 503 or 507 settled its message all the same: it was written again behind the refusal."""
     lab = Lab()
     queue = lab.queue()
@@ -56,7 +56,7 @@ def test_a_refused_pop_leaves_its_message_where_it_was(end: str) -> None:
     assert peer.bodies[-2:] == numbered(3)[1:] and (end != "none" or peer.tries == [0, 0])
 
 
-def test_a_pop_that_is_refused_keeps_the_tries_of_before() -> None:
+def test_refused_pop_keeps_the_tries() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", "b")
@@ -68,7 +68,7 @@ def test_a_pop_that_is_refused_keeps_the_tries_of_before() -> None:
     assert Peer(lab, lab.again(queue)).tries == [1]
 
 
-def test_a_pop_while_the_queue_can_not_write_is_refused_at_once() -> None:
+def test_pop_is_refused_while_the_queue_cannot_write() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", "b")
@@ -82,7 +82,7 @@ def test_a_pop_while_the_queue_can_not_write_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize("fault", ["eio", "enospc"])
-def test_a_pop_whose_commit_failed_is_answered_when_it_is_known_whether_it_counts(fault: str) -> None:
+def test_pop_with_a_failed_commit_is_answered_when_its_outcome_is_known(fault: str) -> None:
     """What a failed sync left in the file counts after a kill: whoever was refused before would lose the message."""
     lab = Lab()
     queue = lab.queue()
@@ -103,7 +103,7 @@ def test_a_pop_whose_commit_failed_is_answered_when_it_is_known_whether_it_count
     assert lab.bodies(lab.again(queue)) == [b"b"]
 
 
-def test_a_pop_whose_commit_failed_and_that_nobody_wants_any_more_leaves_its_message_there() -> None:
+def test_cancelled_pop_with_a_failed_commit_keeps_its_message() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", "b")
@@ -146,7 +146,7 @@ def test_a_popped_message_is_held_until_its_settle_is_on_disk() -> None:
     assert len(answers) == 1 and queue.counts()[:3] == (0, 0, 0) and queue.stats.acked == 1
 
 
-def test_a_pop_given_up_before_its_settle_is_written_gives_the_message_back() -> None:
+def test_pop_cancelled_before_its_settle_requeues_the_message() -> None:
     """It had been served, and the message was gone, though its client was told that there was none."""
     lab = Lab()
     queue = lab.queue()
@@ -163,7 +163,7 @@ def test_a_pop_given_up_before_its_settle_is_written_gives_the_message_back() ->
     assert Peer(lab, queue).tries == [0, 0]
 
 
-def test_a_pop_can_not_be_given_up_once_its_settle_is_being_written() -> None:
+def test_pop_cannot_be_cancelled_during_its_settle() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a")
@@ -175,7 +175,7 @@ def test_a_pop_can_not_be_given_up_once_its_settle_is_being_written() -> None:
     assert isinstance(answers[0], Delivery)
 
 
-def test_nothing_is_settled_for_who_is_gone_when_it_would_be_written() -> None:
+def test_pop_of_a_closed_client_is_not_settled() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", "b")
@@ -201,7 +201,7 @@ def test_pops_of_several_groups_and_publishes_share_a_commit() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_message_that_is_deleted_by_its_id_while_it_is_popped_is_gone_once(fails: bool) -> None:
+def test_message_deleted_by_id_during_a_pop_is_settled_once(fails: bool) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", "b")
@@ -218,7 +218,7 @@ def test_a_message_that_is_deleted_by_its_id_while_it_is_popped_is_gone_once(fai
     assert lab.bodies(lab.again(queue)) == [b"b"]
 
 
-def test_a_pop_of_a_queue_that_is_deleted_meanwhile_is_answered() -> None:
+def test_pop_of_a_deleted_queue_is_answered() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a")
@@ -247,7 +247,7 @@ def test_a_stop_waits_for_a_pop_whose_settle_is_under_way() -> None:
 # ---------------------------------------------------------------- consumers that settle by taking
 
 
-def test_what_an_automatic_consumer_fails_to_take_is_not_settled() -> None:
+def test_failed_automatic_delivery_is_not_settled() -> None:
     lab = Lab()
     queue = lab.queue()
 
@@ -262,7 +262,7 @@ def test_what_an_automatic_consumer_fails_to_take_is_not_settled() -> None:
 
 @pytest.mark.parametrize("auto", [False, True])
 @pytest.mark.parametrize("leave", ["close", "pause"])
-def test_a_consumer_that_leaves_while_hands_are_dealt_takes_nothing(auto: bool, leave: str) -> None:
+def test_consumer_closed_during_dispatch_takes_nothing(auto: bool, leave: str) -> None:
     """Of two consumers of one connection the second was dealt messages after the first had ended it: they were lost."""
     lab = Lab()
     queue = lab.queue()

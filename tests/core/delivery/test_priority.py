@@ -40,7 +40,7 @@ def popped(lab: Lab, queue: LocalQueue) -> str:
 
 
 @pytest.mark.parametrize("how", ["", "shutdown", "kill", "power"])
-def test_the_highest_goes_first_and_those_of_one_priority_in_their_order(how: str) -> None:
+def test_highest_priority_first_in_order_within_a_priority(how: str) -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, 4, 9, 0, 9, 4, 5, 0, 9)
@@ -50,7 +50,7 @@ def test_the_highest_goes_first_and_those_of_one_priority_in_their_order(how: st
     assert popped(lab, queue) == "9.1 9.3 9.7 5.5 4.0 4.4 0.2 0.6"
 
 
-def test_one_that_arrives_later_overtakes_what_waits_and_not_what_is_out() -> None:
+def test_higher_priority_overtakes_waiting_but_not_delivered_messages() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, 4, 4, 4)
@@ -64,18 +64,18 @@ def test_one_that_arrives_later_overtakes_what_waits_and_not_what_is_out() -> No
 
 
 @pytest.mark.parametrize(("text", "level"), [("0", 1), ("4", 0), ("04", 0), ("9", 10), ("10", 10), ("255", 10)])
-def test_a_priority_above_9_counts_as_9(text: str, level: int) -> None:
+def test_priority_above_9_is_9(text: str, level: int) -> None:
     assert parse_priority(text) == level == level_in(b"a:b\npriority:%b\n" % text.encode())
 
 
 @pytest.mark.parametrize("text", ["", "-1", "256", "1.5", "high", "9999", "٣", " 1"])
-def test_what_is_no_priority_is_refused_and_has_no_effect_in_a_message_that_is_stored(text: str) -> None:
+def test_invalid_priority_is_refused_and_ignored_in_stored_messages(text: str) -> None:
     with pytest.raises(ValueError, match="it is a whole number from 0 to 9; up to 255 counts as 9"):
         parse_priority(text)
     assert orders_in(headers.encode([("x-priority", "9"), ("priority", text)])) is None
 
 
-def test_what_is_given_back_returns_to_its_place_with_its_priority() -> None:
+def test_requeued_message_keeps_place_and_priority() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, 9, 4, 9, 7)
@@ -93,7 +93,7 @@ def test_what_is_given_back_returns_to_its_place_with_its_priority() -> None:
     assert peer.seqs[5:] == [3] and peer.tries[5:] == [1]
 
 
-def test_a_delayed_one_is_none_until_it_is_due() -> None:
+def test_delayed_message_has_no_priority_until_due() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish_messages(queue, [ranked(9, "late", delay_ms=1000), ranked(1, "now")])
@@ -103,14 +103,14 @@ def test_a_delayed_one_is_none_until_it_is_due() -> None:
     assert popped(lab, queue) == "late 5.0"
 
 
-def test_a_message_with_an_ordering_key_stays_in_the_order_of_its_key() -> None:
+def test_ordering_key_overrides_priority() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish_messages(queue, [ranked(0, "a1", "a"), ranked(9, "a2", "a"), ranked(4, "-"), ranked(9, "first")])
     assert popped(lab, queue) == "first a1 a2 -"
 
 
-def test_each_group_hands_out_by_priority_by_itself() -> None:
+def test_each_group_orders_by_priority() -> None:
     lab = Lab()
     queue = lab.queue(groups=["g"])
     publish(lab, queue, 4, 9, 0)
@@ -122,7 +122,7 @@ def test_each_group_hands_out_by_priority_by_itself() -> None:
     assert lab.pop_all(queue, "h") == [b"other"]
 
 
-def test_dead_letters_and_those_that_are_moved_back_keep_their_priority() -> None:
+def test_dead_letters_and_redriven_messages_keep_their_priority() -> None:
     lab = Lab()
     dead, queue = lab.queue("dead"), lab.queue(dead_letter="dead")
     seqs = publish(lab, queue, 4, 9)
@@ -151,14 +151,14 @@ def test_a_transaction_over_two_queues_keeps_priorities_through_a_crash() -> Non
 # --- each nth delivery
 
 
-def test_each_nth_delivery_goes_to_the_oldest_message() -> None:
+def test_every_nth_delivery_takes_the_oldest_message() -> None:
     lab = Lab()
     queue = lab.queue(oldest_every=3)
     publish(lab, queue, 0, 1, *[9] * 7)
     assert popped(lab, queue) == "9.2 9.3 0.0 9.4 9.5 1.1 9.6 9.7 9.8"
 
 
-def test_it_counts_deliveries_however_many_go_at_once() -> None:
+def test_nth_delivery_counts_single_deliveries_of_a_batch() -> None:
     lab = Lab()
     queue = lab.queue(oldest_every=3)
     publish(lab, queue, 0, 1, *[9] * 7)
@@ -166,7 +166,7 @@ def test_it_counts_deliveries_however_many_go_at_once() -> None:
     assert peer.bodies == b"9.2 9.3 0.0 9.4 9.5 1.1 9.6 9.7 9.8".split()
 
 
-def test_the_oldest_is_the_first_that_can_be_had_and_not_one_that_is_delayed_or_out() -> None:
+def test_oldest_message_skips_delayed_and_delivered_ones() -> None:
     lab = Lab()
     queue = lab.queue(oldest_every=2)
     lab.publish_messages(queue, [ranked(9, "late", delay_ms=1000)])
@@ -178,7 +178,7 @@ def test_the_oldest_is_the_first_that_can_be_had_and_not_one_that_is_delayed_or_
     assert peer.bodies[4:] == [b"9.4", b"4.1"]
 
 
-def test_a_message_with_older_ones_is_delivered_after_at_most_so_many() -> None:
+def test_starving_message_is_delivered_within_a_bound() -> None:
     lab = Lab()
     queue = lab.queue(oldest_every=5)
     publish(lab, queue, 0, 0, 0)
@@ -190,7 +190,7 @@ def test_a_message_with_older_ones_is_delivered_after_at_most_so_many() -> None:
     assert [found.index(seq) + 1 for seq in (1, 2, 3)] == [5, 10, 15]
 
 
-def test_no_search_goes_twice_over_messages_of_other_priorities() -> None:
+def test_search_skips_other_priorities_only_once() -> None:
     """A queue with a long backlog was searched from its beginning for each nth delivery, and for a new priority."""
     lab = Lab()
     queue = lab.queue(oldest_every=2)
@@ -205,7 +205,7 @@ def test_no_search_goes_twice_over_messages_of_other_priorities() -> None:
     assert levels[0].cursor == levels[10].cursor == 52
 
 
-def test_it_is_asked_for_with_0_or_from_2_on() -> None:
+def test_oldest_every_option_accepts_0_or_at_least_2() -> None:
     lab = Lab()
     for bad in (1, 1001, -1, True, "2", 2.5):
         with pytest.raises(BadRequest, match="bad option oldest_every: .* is not 0 or a whole number from 2 to 1000"):
@@ -248,7 +248,7 @@ def test_a_backlog_of_all_priorities_is_read_back_in_order(how: str) -> None:
     assert lab.broker.shared.cache.bytes == 0, "pages that nobody needs are let go of"
 
 
-def test_a_page_is_read_again_if_its_run_has_grown() -> None:
+def test_page_is_reread_if_its_run_has_grown() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, 9, 0, 9, 0)
@@ -263,7 +263,7 @@ def test_a_page_is_read_again_if_its_run_has_grown() -> None:
     assert peer.bodies == b"9.0 9.2 9.0 9.1 0.1 0.3".split()
 
 
-def test_what_is_read_as_a_page_keeps_the_order_of_its_keys() -> None:
+def test_page_reads_keep_key_order() -> None:
     """Messages of one key that were read as a page went out side by side."""
     lab = Lab()
     queue = lab.queue()
@@ -277,7 +277,7 @@ def test_what_is_read_as_a_page_keeps_the_order_of_its_keys() -> None:
     assert peer.bodies[2:] == [b"a2"]
 
 
-def test_a_page_that_is_damaged_costs_what_is_damaged_and_nothing_else() -> None:
+def test_damaged_page_loses_only_damaged_messages() -> None:
     lab = Lab()
     queue = lab.queue()
     seqs = publish(lab, queue, 9, 0)
@@ -295,7 +295,7 @@ def test_a_page_that_is_damaged_costs_what_is_damaged_and_nothing_else() -> None
 # --- what the log says
 
 
-def test_what_was_handed_out_counts_as_tried_after_a_crash_and_nothing_else_does() -> None:
+def test_only_delivered_priorities_count_as_tried_after_a_crash() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, 4, 9, 4, 0, 9)
@@ -307,7 +307,7 @@ def test_what_was_handed_out_counts_as_tried_after_a_crash_and_nothing_else_does
     assert list(zip(again.seqs, again.tries, strict=True)) == [(2, 1), (5, 1), (1, 1), (3, 0), (4, 0)]
 
 
-def test_the_marks_of_levels_are_repeated_when_their_segment_goes() -> None:
+def test_level_marks_are_rewritten_when_their_segment_is_dropped() -> None:
     lab = Lab(cap=64 * 1024)
     queue = lab.queue()
     publish(lab, queue, 9, 9, 4)
@@ -324,7 +324,7 @@ def test_the_marks_of_levels_are_repeated_when_their_segment_goes() -> None:
     assert list(zip(again.seqs, again.tries, strict=True)) == [(1, 1), (2, 0), (3, 0)]
 
 
-def test_copies_keep_their_levels() -> None:
+def test_copied_messages_keep_their_priority() -> None:
     lab = Lab(cap=64 * 1024)
     queue = lab.queue()
     publish(lab, queue, 4, 0, 9)
@@ -339,7 +339,7 @@ def test_copies_keep_their_levels() -> None:
     assert popped(lab, queue) == "9.2 4.0 0.1"
 
 
-def test_what_an_undo_brings_back_has_its_priority() -> None:
+def test_undo_restores_the_priority() -> None:
     lab = Lab()
     queue = lab.queue(undo=3600)
     publish(lab, queue, 4, 9, 0)
@@ -349,7 +349,7 @@ def test_what_an_undo_brings_back_has_its_priority() -> None:
     assert popped(lab, queue) == "9.1 4.0 0.2"
 
 
-def test_levels_are_forgotten_when_nothing_is_left_of_them() -> None:
+def test_empty_priority_levels_are_freed() -> None:
     """A level of which nothing was left handed out messages of the default level, in no order of their keys."""
     lab = Lab()
     queue = lab.queue()
@@ -364,7 +364,7 @@ def test_levels_are_forgotten_when_nothing_is_left_of_them() -> None:
     assert peer.bodies == [b"1", b"2"]
 
 
-def test_a_queue_counts_by_priority_what_is_not_settled() -> None:
+def test_unsettled_messages_are_counted_by_priority() -> None:
     lab = Lab()
     queue = lab.queue(groups=["g"])
     lab.publish(queue, b"plain")

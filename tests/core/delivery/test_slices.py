@@ -31,7 +31,7 @@ def most_in_a_turn(lab: Lab, figure: Callable[[], int]) -> int:
     return most
 
 
-def test_a_consumer_that_leaves_gives_back_a_part_in_each_turn_and_the_order_stays() -> None:
+def test_closing_consumer_requeues_in_slices_keeping_order() -> None:
     """The client that left with 180,000 messages stopped the server for 0.8 s."""
     lab, queue = filled()
     peer = Peer(lab, queue, window=MANY)
@@ -44,7 +44,7 @@ def test_a_consumer_that_leaves_gives_back_a_part_in_each_turn_and_the_order_sta
     assert other.seqs == sorted(other.seqs) and len(other.seqs) == MANY and set(other.tries) == {1}
 
 
-def test_consumers_that_leave_together_share_the_turns() -> None:
+def test_closing_consumers_share_the_turns() -> None:
     lab, queue = filled()
     peers = [Peer(lab, queue, window=100) for _ in range(MANY // 100)]
     in_flight = queue.index.unnamed.in_flight
@@ -57,7 +57,7 @@ def test_consumers_that_leave_together_share_the_turns() -> None:
 
 
 @pytest.mark.parametrize("what", ["nack", "reject"])
-def test_what_is_settled_while_it_waits_to_be_given_back_stays_settled(what: str) -> None:
+def test_message_settled_while_waiting_to_be_requeued_stays_settled(what: str) -> None:
     lab, queue = filled()
     peer = Peer(lab, queue, window=MANY)
     answers: list[object] = []
@@ -75,7 +75,7 @@ def test_what_is_settled_while_it_waits_to_be_given_back_stays_settled(what: str
     assert [found.message.seq for found in lab.peek(lab.again(queue))] == [*left]
 
 
-def test_a_queue_that_is_deleted_while_its_messages_are_given_back_ends() -> None:
+def test_queue_deleted_during_a_requeue_ends() -> None:
     lab, queue = filled()
     peer = Peer(lab, queue, window=MANY)
     answers: list[object] = []
@@ -85,7 +85,7 @@ def test_a_queue_that_is_deleted_while_its_messages_are_given_back_ends() -> Non
     assert len(answers) == 1
 
 
-def test_leases_whose_time_is_over_end_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_leases_end_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "ENDED_AT_ONCE", 10)
     lab, queue = filled(100)
     assert len(lab.lease(queue, 100, 5000)) == 100
@@ -95,7 +95,7 @@ def test_leases_whose_time_is_over_end_in_parts(monkeypatch: pytest.MonkeyPatch)
     assert queue.counts().rdy == 100
 
 
-def test_what_is_due_or_expires_together_does_so_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simultaneous_due_times_and_expiries_are_sliced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group, "MATURE_AT_ONCE", 10)
     monkeypatch.setattr(due, "RUNS_AT_ONCE", 1)
     lab = Lab()
@@ -113,7 +113,7 @@ def test_what_is_due_or_expires_together_does_so_in_parts(monkeypatch: pytest.Mo
     assert queue.counts().rdy == 50
 
 
-def test_a_look_that_finds_little_takes_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sparse_scan_takes_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peek, "LOOKED_AT_ONCE", 100)
     lab, queue = filled(6000)
     (lease,) = lab.lease(queue)

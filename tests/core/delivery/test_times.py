@@ -15,7 +15,7 @@ HOUR_MS = 3_600_000
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 
 
-def test_a_delayed_message_comes_when_it_is_due_and_not_before() -> None:
+def test_delayed_message_is_delivered_when_due() -> None:
     lab = Lab()
     queue = lab.queue()
     peer = Peer(lab, queue)
@@ -29,7 +29,7 @@ def test_a_delayed_message_comes_when_it_is_due_and_not_before() -> None:
     assert peer.given[1].mature_ms == lab.host.wall_ms()
 
 
-def test_what_is_due_takes_its_place_by_seq() -> None:
+def test_due_message_returns_to_its_seq_order() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "1", delay_ms=2000)
@@ -40,7 +40,7 @@ def test_what_is_due_takes_its_place_by_seq() -> None:
 
 
 @HOWS
-def test_a_delayed_message_survives_a_restart_and_is_due_when_it_was(how: str) -> None:
+def test_delay_survives_a_restart(how: str) -> None:
     lab = Lab()
     queue = lab.queue()
     due_ms = lab.host.now_ms() + 10_000
@@ -56,7 +56,7 @@ def test_a_delayed_message_survives_a_restart_and_is_due_when_it_was(how: str) -
 
 
 @HOWS
-def test_what_became_due_while_the_server_was_down_is_ready(how: str) -> None:
+def test_message_due_while_the_server_was_down_is_ready(how: str) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", delay_ms=10_000)
@@ -83,7 +83,7 @@ def test_a_delayed_message_can_be_nacked_and_delayed_again() -> None:
 # --- expiry
 
 
-def test_an_expired_message_is_never_delivered_and_leaves() -> None:
+def test_expired_message_is_removed_undelivered() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "short", ttl_ms=1000)
@@ -96,7 +96,7 @@ def test_an_expired_message_is_never_delivered_and_leaves() -> None:
     assert lab.pop_all(queue) == [b"for ever"]
 
 
-def test_a_message_without_ttl_takes_the_queues_and_one_with_its_own() -> None:
+def test_queue_ttl_applies_to_messages_without_one() -> None:
     lab = Lab()
     queue = lab.queue(ttl=2.5)
     lab.publish(queue, "default")
@@ -108,7 +108,7 @@ def test_a_message_without_ttl_takes_the_queues_and_one_with_its_own() -> None:
 
 
 @HOWS
-def test_a_message_expires_also_after_a_restart_and_while_the_server_is_down(how: str) -> None:
+def test_expiry_continues_over_a_restart(how: str) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", ttl_ms=5000)
@@ -128,7 +128,7 @@ def test_a_delayed_message_may_expire_before_it_is_due() -> None:
     assert queue.counts()[:3] == (0, 0, 0)
 
 
-def test_what_is_held_when_it_expires_can_still_be_settled() -> None:
+def test_held_message_can_be_settled_after_expiry() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", ttl_ms=1000)
@@ -139,7 +139,7 @@ def test_what_is_held_when_it_expires_can_still_be_settled() -> None:
     assert queue.counts()[:3] == (0, 0, 0)
 
 
-def test_what_expired_while_it_was_held_is_not_delivered_again() -> None:
+def test_message_expired_while_held_is_not_redelivered() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", ttl_ms=1000)
@@ -149,7 +149,7 @@ def test_what_expired_while_it_was_held_is_not_delivered_again() -> None:
     assert peer.seqs == [1] and queue.counts()[:3] == (0, 0, 0)
 
 
-def test_what_expired_while_it_was_held_leaves_also_when_nobody_asks_for_it() -> None:
+def test_message_expired_while_held_is_removed_without_demand() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", ttl_ms=1000)
@@ -173,7 +173,7 @@ def test_an_expired_message_goes_to_the_dead_letter_queue() -> None:
     assert len(found) == len(lab.peek(lab.broker.get(queue_name("dead"))))
 
 
-def test_a_large_backlog_expires_also_when_it_is_only_on_disk() -> None:
+def test_large_backlog_on_disk_expires() -> None:
     lab = Lab(cap=8 << 20)
     queue = lab.queue()
     lab.publish(queue, *numbered(3000, 1000), ttl_ms=5000)
@@ -184,7 +184,7 @@ def test_a_large_backlog_expires_also_when_it_is_only_on_disk() -> None:
     assert lab.bodies(queue) == [b"stays"] and queue.counts()[:3] == (1, 0, 0)
 
 
-def test_a_message_expires_also_when_its_neighbour_was_copied_before_a_restart() -> None:
+def test_message_expires_after_its_neighbour_was_copied() -> None:
     """The cleaner copied one of three, the other two were about to be settled, and the process was killed."""
     lab = Lab()
     queue = lab.queue()
@@ -241,7 +241,7 @@ def test_a_clock_that_was_set_while_the_server_was_down_loses_nothing(jump_ms: i
     assert lab.pop_all(queue) == [b"a", b"b", b"c"]
 
 
-def test_an_hour_passes_in_one_step_after_a_suspend() -> None:
+def test_suspend_for_an_hour_is_handled() -> None:
     lab = Lab()
     queue = lab.queue()
     peer = Peer(lab, queue, window=100)
@@ -252,7 +252,7 @@ def test_an_hour_passes_in_one_step_after_a_suspend() -> None:
     assert sorted(peer.seqs) == list(range(1, 21)) and queue.counts().delayed == 0
 
 
-def test_what_expires_while_a_consumer_comes_is_dead_once() -> None:
+def test_message_expiring_at_a_subscribe_is_dead_lettered_once() -> None:
     lab = Lab()
     queue = lab.queue(dead_letter="dead")
     lab.publish_messages(queue, [message("m", ttl_ms=500)])
@@ -263,7 +263,7 @@ def test_what_expires_while_a_consumer_comes_is_dead_once() -> None:
     assert lab.bodies(lab.queue("dead")) == [b"m"]
 
 
-def test_what_expires_before_it_is_due_is_counted_right_while_it_dies() -> None:
+def test_message_expiring_before_due_is_counted_correctly() -> None:
     lab = Lab()
     queue = lab.queue(dead_letter="dead")
     lab.publish_messages(queue, [message("m", ttl_ms=500, delay_ms=5000)])
@@ -275,7 +275,7 @@ def test_what_expires_before_it_is_due_is_counted_right_while_it_dies() -> None:
     assert queue.counts()[:3] == (0, 0, 0)
 
 
-def test_what_was_to_wait_long_takes_no_memory_once_it_is_settled() -> None:
+def test_settled_delayed_messages_are_freed() -> None:
     """A delay, or a time to live, of a message that was settled or purged was remembered until it would have come."""
     lab = Lab()
     queue = lab.queue()
@@ -297,7 +297,7 @@ def test_what_was_to_wait_long_takes_no_memory_once_it_is_settled() -> None:
     assert queue.counts()[:3] == (0, 0, 0)
 
 
-def test_an_empty_queue_forgets_what_was_to_come() -> None:
+def test_empty_queue_frees_its_schedule() -> None:
     lab = Lab()
     queue = lab.queue()
     for _ in range(200):
@@ -310,7 +310,7 @@ def test_an_empty_queue_forgets_what_was_to_come() -> None:
     assert queue.index.unnamed.due_entries == queue.leases.due_entries == 0
 
 
-def test_when_messages_would_have_expired_takes_no_memory_once_they_are_settled() -> None:
+def test_expiry_times_of_settled_messages_are_freed() -> None:
     lab = Lab()
     queue = lab.queue()
     for _ in range(300):

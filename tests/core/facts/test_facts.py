@@ -84,7 +84,7 @@ def producer(number: int, time_ms: int) -> bytes:
 # --- each kind
 
 
-def test_facts_return_and_their_key_is_in_their_bytes() -> None:
+def test_facts_round_trip_and_their_key_is_in_their_bytes() -> None:
     group = "a.group"
     seq = encode_seq(group, 1 << 40)
     assert (decode_seq(seq), seq[KINDS[Note.DELIVERED].key], seq[KINDS[Note.ACKED].key]) == (
@@ -159,7 +159,7 @@ def test_a_commit_that_fails_leaves_what_changed_to_be_noted_and_nothing_else() 
     assert (list(again.changed), list(again.new)) == ([(Note.ACKED, b"g")], [])
 
 
-def test_a_fact_that_changes_while_it_is_being_written_is_noted_again() -> None:
+def test_fact_changed_while_being_written_is_noted_again() -> None:
     bench = Bench("g")
     bench.facts.ack("g", 7)
     under_way = bench.pending()
@@ -171,7 +171,7 @@ def test_a_fact_that_changes_while_it_is_being_written_is_noted_again() -> None:
     assert bench.pending(log_start=5) is EMPTY
 
 
-def test_what_the_log_knows_is_not_written_again_after_a_restart() -> None:
+def test_logged_facts_are_not_rewritten_after_a_restart() -> None:
     bench = Bench("g", "anew")
     for name in ("g", "gone", "anew"):
         bench.facts.recover(Note.LOSS, encode_loss(name, Loss(10, 3)), 4, {"anew"})
@@ -180,7 +180,7 @@ def test_what_the_log_knows_is_not_written_again_after_a_restart() -> None:
     assert bench.losses(4) == {"anew": Loss(), "gone": Loss()}, "the log still says otherwise of these"
 
 
-def test_a_later_note_of_a_group_counts_though_an_earlier_group_had_its_name() -> None:
+def test_later_note_of_a_recreated_group_wins() -> None:
     bench = Bench("anew")
     bench.facts.recover(Note.LOSS, encode_loss("anew", Loss(10, 3)), 4, {"anew"})
     bench.facts.recover(Note.LOSS, encode_loss("anew", Loss(20, 1)), 5, ())
@@ -188,7 +188,7 @@ def test_a_later_note_of_a_group_counts_though_an_earlier_group_had_its_name() -
     assert bench.losses(5) == {}
 
 
-def test_notes_that_are_no_facts_or_of_a_later_version_are_passed_over() -> None:
+def test_unknown_and_later_notes_are_skipped() -> None:
     bench = Bench()
     for number in (Note.LOG_START, Note.FILLER, 99):
         bench.facts.recover(number, b"anything", 4, ())
@@ -207,7 +207,7 @@ def test_losses_add_up_and_their_floor_never_falls() -> None:
     assert bench.stats.lost == 6
 
 
-def test_nothing_lost_and_groups_that_are_not_declared_are_not_noted() -> None:
+def test_no_loss_and_undeclared_groups_are_not_noted() -> None:
     bench = Bench("g")
     bench.facts.lose("g", 0, 10)
     bench.facts.lose("stranger", 3, 10)
@@ -219,7 +219,7 @@ def test_nothing_lost_and_groups_that_are_not_declared_are_not_noted() -> None:
 # --- when they are forgotten
 
 
-def test_a_group_that_is_forgotten_is_noted_as_nothing_and_then_no_more() -> None:
+def test_removed_group_is_noted_once_as_empty() -> None:
     bench = Bench("g")
     bench.facts.lose("g", 3, 10)
     bench.log(4)
@@ -230,7 +230,7 @@ def test_a_group_that_is_forgotten_is_noted_as_nothing_and_then_no_more() -> Non
     assert bench.losses(100) == {} and bench.facts.count(Note.LOSS) == 0
 
 
-def test_a_group_that_is_forgotten_while_its_first_note_is_being_written_is_noted_as_nothing() -> None:
+def test_group_removed_during_its_first_note_is_noted_as_empty() -> None:
     bench = Bench("g")
     bench.facts.lose("g", 3, 10)
     under_way = bench.pending()
@@ -241,7 +241,7 @@ def test_a_group_that_is_forgotten_while_its_first_note_is_being_written_is_note
     assert bench.losses(100) == {}
 
 
-def test_a_fact_that_is_forgotten_while_it_is_being_repeated_stays_forgotten() -> None:
+def test_fact_removed_while_being_repeated_stays_removed() -> None:
     bench = Bench()
     bench.log(4, (Note.STAGED, encode_staged(77, 5)))
     under_way = bench.pending(log_start=5)
@@ -252,7 +252,7 @@ def test_a_fact_that_is_forgotten_while_it_is_being_repeated_stays_forgotten() -
     assert bench.room.notes_bytes == 0
 
 
-def test_only_facts_that_are_kept_stay_in_the_room() -> None:
+def test_only_retained_facts_count_as_reserved_bytes() -> None:
     bench = Bench()
     for number in range(5):
         bench.log(1, (Note.STAGED, encode_staged(number, 5)))
@@ -272,7 +272,7 @@ def test_a_fact_that_has_ended_is_neither_found_nor_repeated() -> None:
     assert bench.facts.count(Note.KEY) == 1 and bench.room.notes_bytes == KINDS[Note.KEY].room
 
 
-def test_facts_that_do_not_make_way_are_too_many_until_they_end() -> None:
+def test_non_evictable_facts_are_refused_at_the_limit_until_they_end() -> None:
     bench = Bench(cap=10 * 1024)
     for number in range(10):
         assert not bench.is_full(Note.KEY)
@@ -282,7 +282,7 @@ def test_facts_that_do_not_make_way_are_too_many_until_they_end() -> None:
     assert not bench.is_full(Note.KEY)
 
 
-def test_of_facts_that_make_way_the_one_is_forgotten_that_was_set_first_of_all() -> None:
+def test_oldest_evictable_fact_is_dropped() -> None:
     bench = Bench(cap=3 * 4096)
     for number in range(3):
         bench.log(1, (Note.PRODUCER, producer(number, 1000 + number)))
@@ -292,7 +292,7 @@ def test_of_facts_that_make_way_the_one_is_forgotten_that_was_set_first_of_all()
     assert bench.room.notes_bytes == 3 * KINDS[Note.PRODUCER].room
 
 
-def test_a_new_kind_needs_a_row_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_kind_of_fact_needs_only_a_table_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as the open batches of messages: each with a count that changes, a limit, and an end if nobody continues."""
 
     def counted(name: str, end_ms: int, count: int) -> bytes:
@@ -327,7 +327,7 @@ def test_a_new_kind_needs_a_row_and_nothing_else(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_facts_of_segments_that_are_dropped_are_found_among_the_first(seed: int) -> None:
+def test_facts_of_dropped_segments_are_found_first(seed: int) -> None:
     """They are looked for in the order of their segments, so that a drop does not look at all facts."""
     print(f"seed {seed}")
     rng = Random(seed)

@@ -63,7 +63,7 @@ class Bench:
         return answers
 
 
-def test_a_repeated_publish_is_stored_once_and_answered_the_same() -> None:
+def test_repeated_publish_is_stored_once_with_the_same_answer() -> None:
     bench = Bench()
     bench.publish("k", b"one", 3)
     assert bench.settled() == [(None, 1, 3)]
@@ -128,7 +128,7 @@ def test_a_key_is_forgotten_after_its_window() -> None:
     assert bench.settled() == [(None, 2, 1)]
 
 
-def test_a_queue_remembers_its_keys_as_long_as_its_window_says() -> None:
+def test_keys_are_kept_for_the_window_of_the_queue() -> None:
     bench = Bench()
     bench.set_window(7 * 86400)
     bench.publish("k", b"one")
@@ -145,7 +145,7 @@ def test_a_queue_remembers_its_keys_as_long_as_its_window_says() -> None:
     assert bench.settled() == [(None, 2, 1)]
 
 
-def test_a_shorter_window_holds_for_the_keys_behind_longer_ones() -> None:
+def test_shorter_window_applies_behind_longer_ones() -> None:
     """The keys were forgotten in the order of publishing only, so the first one kept all others."""
     bench = Bench()
     bench.set_window(86400)
@@ -161,7 +161,7 @@ def test_a_shorter_window_holds_for_the_keys_behind_longer_ones() -> None:
     assert bench.queue.log.room.notes_bytes == 2 * KEY_ROOM
 
 
-def test_a_key_that_is_used_again_after_its_window_is_remembered_anew() -> None:
+def test_key_reused_after_its_window_is_kept_again() -> None:
     bench = Bench()
     for number in range(200):
         bench.publish(f"k{number % 3}", b"x")
@@ -176,7 +176,7 @@ def test_a_key_that_is_used_again_after_its_window_is_remembered_anew() -> None:
     assert bench.queue.log.room.notes_bytes == KEY_ROOM
 
 
-def test_there_are_only_so_many_keys_for_a_cap() -> None:
+def test_keys_are_limited_by_the_cap() -> None:
     bench = Bench()
     for number in range(70):
         bench.publish(f"k{number}", b"x")

@@ -53,7 +53,7 @@ def numbers(lab: Lab, queue: LocalQueue) -> list[int]:
     return [int(body) for body in lab.bodies(queue)]
 
 
-def test_what_is_sent_again_is_confirmed_and_not_stored_again() -> None:
+def test_resent_message_is_confirmed_and_not_stored_again() -> None:
     lab = Lab()
     queue = lab.queue()
     assert sent(lab, queue, 1, 3) == [(None, 1, 3)]
@@ -62,7 +62,7 @@ def test_what_is_sent_again_is_confirmed_and_not_stored_again() -> None:
     assert numbers(lab, queue) == [1, 2, 3, 4, 5]
 
 
-def test_a_producer_that_is_not_known_begins_with_one_or_behind_nothing_and_has_numbers_of_its_own() -> None:
+def test_unknown_producer_starts_at_one_with_its_own_numbers() -> None:
     lab = Lab()
     queue = lab.queue()
     ((error, _, _),) = sent(lab, queue, 1041)
@@ -73,7 +73,7 @@ def test_a_producer_that_is_not_known_begins_with_one_or_behind_nothing_and_has_
     assert sent(lab, lab.queue("other"), 1) == [(None, 1, 1)]
 
 
-def test_what_comes_behind_the_very_first_is_refused_with_it() -> None:
+def test_messages_behind_a_refused_first_one_are_refused() -> None:
     """It was stored, and then the first passed for a repeat when it was sent again: confirmed, and lost."""
     lab = Lab()
     queue = lab.queue()
@@ -90,7 +90,7 @@ def test_what_comes_behind_the_very_first_is_refused_with_it() -> None:
     assert lab.bodies(queue) == [b"x", b"1", b"2", b"3"]
 
 
-def test_what_comes_too_early_is_refused_with_the_number_that_is_expected() -> None:
+def test_early_number_is_refused_with_the_expected_number() -> None:
     lab = Lab()
     queue = lab.queue()
     sent(lab, queue, 1)
@@ -102,7 +102,7 @@ def test_what_comes_too_early_is_refused_with_the_number_that_is_expected() -> N
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_repeat_that_comes_before_the_commit_waits_for_it(whole: bool) -> None:
+def test_repeat_before_the_commit_waits_for_it(whole: bool) -> None:
     lab = Lab()
     queue = lab.queue()
     first, second = send(lab, queue, 1, 3, whole=whole), send(lab, queue, 1, 5, whole=whole)
@@ -111,7 +111,7 @@ def test_a_repeat_that_comes_before_the_commit_waits_for_it(whole: bool) -> None
     assert numbers(lab, queue) == [1, 2, 3, 4, 5]
 
 
-def test_nothing_overtakes_a_message_that_is_refused() -> None:
+def test_refused_message_is_not_overtaken() -> None:
     lab = Lab(max_message_size=4096)
     queue = lab.queue()
     answers: list[Answer] = []
@@ -165,7 +165,7 @@ def test_numbers_outlive_the_segment_they_were_written_in() -> None:
     assert sent(lab, queue, 1, 3) == [(None, 0, 2), (None, queue.reading.next - 1, 1)]
 
 
-def test_of_too_many_producers_those_are_forgotten_that_were_idle_the_longest() -> None:
+def test_longest_idle_producers_are_dropped_at_the_limit() -> None:
     lab = Lab(cap=CAP_BYTES_MIN, max_message_size=4096)
     queue = lab.queue()
     most = CAP_BYTES_MIN // KINDS[Note.PRODUCER].cap_bytes
@@ -179,7 +179,7 @@ def test_of_too_many_producers_those_are_forgotten_that_were_idle_the_longest() 
     assert len(known) == most
 
 
-def test_a_producer_is_forgotten_when_it_was_idle_for_long() -> None:
+def test_idle_producer_is_dropped() -> None:
     lab = Lab()
     queue = lab.queue()
     sent(lab, queue, 5, after=0)
@@ -190,7 +190,7 @@ def test_a_producer_is_forgotten_when_it_was_idle_for_long() -> None:
     assert sent(lab, queue, 7) == [(None, 3, 1)]
 
 
-def test_a_queue_that_is_deleted_knows_no_producer_any_more() -> None:
+def test_deleted_queue_drops_its_producers() -> None:
     lab = Lab()
     queue = lab.queue()
     sent(lab, queue, 5, after=0)
@@ -200,7 +200,7 @@ def test_a_queue_that_is_deleted_knows_no_producer_any_more() -> None:
 
 
 @pytest.mark.soak
-def test_very_many_producers_are_forgotten_in_one_go() -> None:
+def test_very_many_producers_can_be_dropped_together() -> None:
     """Each step passed over all those that were gone already: minutes for 300,000, where it is a second now."""
     lab = Lab()
     queue = lab.queue()
@@ -221,7 +221,7 @@ def test_very_many_producers_are_forgotten_in_one_go() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_message_is_stored_once_and_in_order_whatever_happens(seed: int) -> None:
+def test_random_histories_store_each_message_once_in_order(seed: int) -> None:
     """Producers send on and on, and again behind refusals, full queues, failing disks and crashes."""
     print(f"seed {seed}")
     rng = Random(seed)
@@ -283,7 +283,7 @@ def test_every_message_is_stored_once_and_in_order_whatever_happens(seed: int) -
         assert set(range(1, confirmed[owner] + 1)) <= set(taken[owner]), "lost"
 
 
-def test_a_queue_that_is_full_refuses_and_takes_it_later_in_order() -> None:
+def test_full_queue_refuses_and_later_accepts_in_order() -> None:
     lab = Lab(cap=CAP_BYTES_MIN, max_message_size=4096)
     queue = lab.queue()
     sent(lab, queue, 1)
@@ -308,7 +308,7 @@ def full(lab: Lab) -> LocalQueue:
     return queue
 
 
-def test_the_first_message_of_a_producer_is_not_overtaken_where_it_is_refused() -> None:
+def test_refused_first_message_is_not_overtaken() -> None:
     """The second was stored with its number, so the first, sent again, was answered as a repeat and was nowhere."""
     lab = Lab(cap=CAP_BYTES_MIN, max_message_size=4096)
     queue = full(lab)
@@ -323,7 +323,7 @@ def test_the_first_message_of_a_producer_is_not_overtaken_where_it_is_refused() 
     assert numbers(lab, queue) == [1, 2]
 
 
-def test_answers_come_in_the_order_of_the_messages_whatever_becomes_of_each() -> None:
+def test_answers_follow_the_order_of_messages() -> None:
     """Whose answer it is says the order alone: when a refusal came late, what it refused was confirmed."""
     lab = Lab()
     queue = lab.queue(max_message_size=10)

@@ -18,7 +18,7 @@ def kept(queue: LocalQueue) -> tuple[int, int]:
     return len(queue.index.groups), len([*queue.dispatcher])
 
 
-def test_names_that_were_published_to_and_settled_are_forgotten() -> None:
+def test_settled_undeclared_groups_are_dropped() -> None:
     """Each name that was ever named stayed in memory, with its ring, as long as the server ran."""
     lab = Lab()
     queue = lab.queue(groups=["declared"])
@@ -31,7 +31,7 @@ def test_names_that_were_published_to_and_settled_are_forgotten() -> None:
     assert lab.pop(queue) == b"for all"
 
 
-def test_names_that_were_only_asked_for_are_forgotten() -> None:
+def test_undeclared_groups_only_queried_are_dropped() -> None:
     lab = Lab()
     queue = lab.queue()
     for number in range(20 * FEW):
@@ -41,7 +41,7 @@ def test_names_that_were_only_asked_for_are_forgotten() -> None:
     assert max(kept(queue)) <= FEW
 
 
-def test_an_empty_queue_forgets_all_of_them() -> None:
+def test_empty_queue_drops_undeclared_groups() -> None:
     lab = Lab()
     queue = lab.queue(groups=["declared"])
     lab.publish(queue, "m", groups=("a", "declared"))
@@ -50,7 +50,7 @@ def test_an_empty_queue_forgets_all_of_them() -> None:
     assert set(queue.index.groups) == {"", "declared"}
 
 
-def test_groups_that_were_declared_are_forgotten_too() -> None:
+def test_formerly_declared_groups_are_dropped() -> None:
     lab = Lab()
     queue = lab.queue()
     for number in range(2 * FEW):
@@ -63,7 +63,7 @@ def test_groups_that_were_declared_are_forgotten_too() -> None:
     assert queue.facts.count(Note.ACKED) == 0
 
 
-def test_what_is_in_use_is_kept() -> None:
+def test_groups_in_use_are_kept() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "waits", groups=("pending",))
@@ -84,7 +84,7 @@ def test_what_is_in_use_is_kept() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_what_a_forgotten_group_settled_stays_settled_when_its_message_is_copied(how: str) -> None:
+def test_settles_of_a_dropped_group_survive_copying(how: str) -> None:
     """A copy says for each group that its message names what is settled, also for those that are forgotten."""
     lab = Lab()
     queue = lab.queue(cap=64 * 1024)
@@ -106,7 +106,7 @@ def test_what_a_forgotten_group_settled_stays_settled_when_its_message_is_copied
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_a_group_that_was_forgotten_and_named_again_knows_what_it_handed_out(how: str) -> None:
+def test_recreated_group_knows_earlier_deliveries(how: str) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "one", groups=("g",))
@@ -124,7 +124,7 @@ def test_a_group_that_was_forgotten_and_named_again_knows_what_it_handed_out(how
     assert Peer(lab, queue, group="g2").tries == [0]
 
 
-def test_a_start_makes_only_groups_that_something_waits_for() -> None:
+def test_start_creates_only_groups_with_pending_messages() -> None:
     lab = Lab()
     queue = lab.queue()
     for number in range(5 * FEW):
@@ -143,7 +143,7 @@ def crowd(lab: Lab, queue: LocalQueue) -> None:
         lab.publish(queue, "m", groups=(f"g{number}",))
 
 
-def test_a_queue_has_so_many_undeclared_groups_and_no_more() -> None:
+def test_undeclared_groups_are_limited() -> None:
     """There was no limit: a client could have a queue keep a group for each name it could think of."""
     lab = Lab()
     queue = lab.queue(groups=["declared"])
@@ -168,7 +168,7 @@ def test_a_queue_has_so_many_undeclared_groups_and_no_more() -> None:
     assert lab.pop(queue, "new") == lab.pop(queue, "other") == b"d"
 
 
-def test_names_of_one_commit_count_together() -> None:
+def test_group_names_of_one_commit_count_together() -> None:
     lab = Lab()
     queue = lab.queue()
     answers = lab.publish_answers(queue, [message("m", groups=(f"g{n}",)) for n in range(UNDECLARED_MAX + 3)])

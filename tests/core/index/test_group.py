@@ -43,7 +43,7 @@ def check_books(queue: LocalQueue) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_books_are_right_after_each_step(seed: int) -> None:
+def test_counters_are_consistent_after_each_step(seed: int) -> None:
     dice = Random(seed)
     lab = Lab(seed=seed, cap=64 * 1024)
     queue = lab.queue(max_tries=dice.choice([0, 4]), groups=["g"])
@@ -71,7 +71,7 @@ def test_the_books_are_right_after_each_step(seed: int) -> None:
         check_books(queue)
 
 
-def test_who_is_declared_meanwhile_is_not_given_again_what_he_holds() -> None:
+def test_group_declared_while_holding_messages_gets_no_duplicates() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "1", groups=("g",))
@@ -83,7 +83,7 @@ def test_who_is_declared_meanwhile_is_not_given_again_what_he_holds() -> None:
     check_books(queue)
 
 
-def test_what_was_given_back_and_settled_meanwhile_is_passed_over() -> None:
+def test_requeued_and_settled_message_is_skipped() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "1", "2", "3")
@@ -93,7 +93,7 @@ def test_what_was_given_back_and_settled_meanwhile_is_passed_over() -> None:
     check_books(queue)
 
 
-def test_what_was_delayed_anew_does_not_come_when_it_was_due_first() -> None:
+def test_rescheduled_message_ignores_its_first_due_time() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "1")
@@ -112,7 +112,7 @@ def test_what_was_delayed_anew_does_not_come_when_it_was_due_first() -> None:
     check_books(queue)
 
 
-def test_only_so_much_of_what_waits_stays_in_memory() -> None:
+def test_waiting_messages_in_memory_are_bounded() -> None:
     lab = Lab(cap=8 * MIB)
     queue = lab.queue()
     lab.publish(queue, b"x" * (HELD_BYTES_MAX + 1), b"y" * HELD_BYTES_MAX, *numbered(HELD_MESSAGES_MAX + 5))
@@ -126,7 +126,7 @@ def test_only_so_much_of_what_waits_stays_in_memory() -> None:
     assert unnamed(queue)._held == 0
 
 
-def test_what_the_log_says_of_many_is_reported_in_one_record_where_it_is_the_same() -> None:
+def test_equal_states_share_one_log_record() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(6))
@@ -141,7 +141,7 @@ def test_what_the_log_says_of_many_is_reported_in_one_record_where_it_is_the_sam
     assert (queue.log.room.kept, segment.tries_records, group.tries_records_in(segment)) == (6 * RETRY_BYTES, 0, [])
 
 
-def test_the_first_pending_is_the_lowest_whoever_holds_it() -> None:
+def test_first_pending_is_the_lowest_seq() -> None:
     lab = Lab()
     queue = lab.queue()
     group = unnamed(queue)
@@ -158,9 +158,7 @@ def test_the_first_pending_is_the_lowest_whoever_holds_it() -> None:
 
 
 @pytest.mark.parametrize(("count", "size", "least", "most"), [(10, 300_000, 4, 4), (3000, 1000, 1000, 2000)])
-def test_one_turn_takes_about_a_mebibyte_and_what_its_last_run_holds(
-    count: int, size: int, least: int, most: int
-) -> None:
+def test_turn_reads_about_a_mebibyte(count: int, size: int, least: int, most: int) -> None:
     lab = Lab(cap=8 * MIB)
     queue = lab.queue()
     lab.publish(queue, *numbered(count, size))
@@ -169,7 +167,7 @@ def test_one_turn_takes_about_a_mebibyte_and_what_its_last_run_holds(
     assert unnamed(queue).take(1, never).deliveries[0].message.seq == len(unnamed(queue).in_flight)
 
 
-def test_what_was_given_back_and_left_the_memory_is_read_again() -> None:
+def test_requeued_message_dropped_from_memory_is_read_again() -> None:
     lab = Lab(cap=8 * MIB)
     queue = lab.queue()
     bodies = [bytes([65 + number]) * (HELD_BYTES_MAX + 1) for number in range(5)]
@@ -181,7 +179,7 @@ def test_what_was_given_back_and_left_the_memory_is_read_again() -> None:
     assert (peer.bodies, peer.tries) == (bodies, [1] * 5)
 
 
-def test_what_is_handed_out_again_after_a_restart_has_a_record_of_its_own() -> None:
+def test_redelivery_after_a_restart_has_its_own_record() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "1", "2")

@@ -26,7 +26,7 @@ def in_memory(queue: LocalQueue) -> int:
     return sum(run.messages is not None for run in queue.index.runs)
 
 
-def test_what_was_read_back_is_bounded() -> None:
+def test_read_cache_is_bounded() -> None:
     """Whatever was read back stayed in memory until it was settled, however much it was."""
     lab = Lab(cap=64 * MIB)
     queue = with_a_backlog(lab)
@@ -38,7 +38,7 @@ def test_what_was_read_back_is_bounded() -> None:
     assert lab.broker.shared.cache.bytes == in_memory(queue) == 0
 
 
-def test_where_other_queues_have_all_memory_messages_are_read_back_all_the_same() -> None:
+def test_messages_are_read_back_when_other_queues_use_all_memory() -> None:
     lab = Lab(cap=64 * MIB)
     queue = with_a_backlog(lab)
     lab.broker.shared.cache.bytes += CACHE_BYTES_MAX
@@ -53,7 +53,7 @@ def test_where_other_queues_have_all_memory_messages_are_read_back_all_the_same(
     assert lab.broker.shared.cache.bytes == CACHE_BYTES_MAX
 
 
-def test_damage_is_seen_at_once_also_after_a_commit_that_dropped_segments() -> None:
+def test_damage_is_detected_after_segments_were_dropped() -> None:
     lab = Lab(cap=64 * MIB)
     queue = with_a_backlog(lab)
     first = queue.log.segments[0].number

@@ -57,7 +57,7 @@ def test_a_run_that_would_become_too_long_is_followed_by_another(first_seq: int,
 
 
 @pytest.mark.parametrize(("seq", "end", "fits"), [(RUN_SPAN_MAX, 0, True), (RUN_SPAN_MAX + 1, 0, False), (4, 1, False)])
-def test_a_run_takes_exactly_as_much_as_it_may(seq: int, end: int, fits: bool) -> None:
+def test_run_is_filled_exactly_to_its_limit(seq: int, end: int, fits: bool) -> None:
     runs, place = Runs(), segment()
     run, _ = runs.append(1, 0b111, place, 500, 600, 60)
     _, is_new = runs.append(seq, 1, place, 600, 500 + RUN_BYTES_MAX + end, 40)

@@ -79,7 +79,7 @@ def facts(message: Message) -> tuple[object, ...]:
 
 
 @given(messages())
-def test_messages_return_and_take_the_bytes_that_were_announced(given_messages: list[Message]) -> None:
+def test_messages_round_trip_with_the_announced_size(given_messages: list[Message]) -> None:
     parts: list[bytes] = []
     first = given_messages[0].seq
     flags = encode_entries(given_messages, first, parts)
@@ -96,14 +96,14 @@ def test_messages_return_and_take_the_bytes_that_were_announced(given_messages: 
 
 
 @given(st.lists(st.tuples(GROUP, U64, U32, U32, U64), max_size=8))
-def test_releases_return(values: list[tuple[str, int, int, int, int]]) -> None:
+def test_releases_round_trip(values: list[tuple[str, int, int, int, int]]) -> None:
     released = [TriesRecord(*value) for value in values]
     data = encode_tries(released)
     assert list(decode_tries(data, 0, len(data))) == released
     assert len(data) <= sum(tries_bytes_of(item.group, 1) for item in released)
 
 
-def test_what_is_only_known_is_reported_from_what_has_happened() -> None:
+def test_known_facts_are_distinguished_from_events() -> None:
     happened, known = TriesRecord("g", 1, 2, 3, 4), TriesRecord("", 5, 6, 7, 8)
     data = b"junk" + encode_tries([happened]) + encode_tries([known, known], state=True)
     assert list(decode_tries(data, 4, len(data))) == [happened, known, known]
@@ -111,14 +111,14 @@ def test_what_is_only_known_is_reported_from_what_has_happened() -> None:
 
 
 @pytest.mark.parametrize("group", ["", "g", "x" * 64])
-def test_lists_take_the_bytes_that_were_announced(group: str) -> None:
+def test_lists_have_the_announced_size(group: str) -> None:
     for count in range(1, 4):
         assert len(encode_tries([TriesRecord(group, 1, 1, 1, 1)] * count)) == tries_bytes_of(group, count)
         assert len(encode_settled(group, 1, [(1, 1)] * count)) == settled_bytes(group, count)
 
 
 @given(st.lists(st.tuples(GROUP, st.integers(1, 5), st.lists(st.tuples(U64, U32), max_size=5)), max_size=4))
-def test_settles_return(lists: list[tuple[str, int, list[tuple[int, int]]]]) -> None:
+def test_settles_round_trip(lists: list[tuple[str, int, list[tuple[int, int]]]]) -> None:
     data = b"".join(encode_settled(group, reason, runs) for group, reason, runs in lists)
     expected = [Settled(group, reason, *run) for group, reason, runs in lists for run in runs]
     assert list(decode_settled(data, 0, len(data))) == expected
@@ -131,14 +131,14 @@ def test_runs_of_seqs_cover_them_exactly(seqs: set[int]) -> None:
     assert all(before[0] + before[1] < after[0] for before, after in zip(runs, runs[1:], strict=False))
 
 
-def test_notes_return() -> None:
+def test_notes_round_trip() -> None:
     data = encode_log_start(77) + encode_note(Note.DELIVERED, b"anything") + encode_note(Note.LOG_START, b"")
     expected = [(Note.LOG_START, (77).to_bytes(8, "little")), (Note.DELIVERED, b"anything"), (Note.LOG_START, b"")]
     assert list(decode_notes(b"junk" + data, 4, 4 + len(data))) == expected
     assert decode_log_start(expected[0][1]) == 77
 
 
-def test_extras_are_only_where_there_are_any() -> None:
+def test_extras_are_encoded_only_if_present() -> None:
     assert encode_extras(Message(b"")) == b""
     extras = encode_extras(Message(b"", orders=Orders(groups=("a", "b"))))
     assert decode_groups(b"junk" + extras + b"more", 4, len(extras)) == ("a", "b")
@@ -172,7 +172,7 @@ def test_a_batch_is_whole() -> None:
     assert is_good(small_batch(), 99)
 
 
-def test_every_flipped_byte_of_a_batch_is_seen() -> None:
+def test_every_flipped_byte_of_a_batch_is_detected() -> None:
     data = small_batch()
     for index in range(len(data)):
         for flip in (0x01, 0x80, 0xFF):
@@ -180,12 +180,12 @@ def test_every_flipped_byte_of_a_batch_is_seen() -> None:
             assert not is_good(damaged, 99), f"byte {index} ^ {flip:#x}"
 
 
-def test_a_batch_cut_anywhere_is_not_whole() -> None:
+def test_truncated_batch_is_invalid() -> None:
     data = small_batch()
     assert not any(is_good(data[:end], 99) for end in range(len(data)))
 
 
-def test_a_batch_of_another_life_of_the_file_is_not_whole() -> None:
+def test_batch_of_an_earlier_use_of_the_file_is_invalid() -> None:
     assert not is_good(small_batch(salt=98), 99)
 
 
@@ -193,7 +193,7 @@ def test_zeros_are_no_batch() -> None:
     assert decode_batch_header(bytes(1000), 0) is None
 
 
-def test_a_header_that_counts_more_than_it_holds_is_none() -> None:
+def test_header_with_wrong_counts_is_invalid() -> None:
     header = BatchHeader(BATCH_BYTES + 10, 0, 1, 0, 1, 0, 0, 1, 0, 0, 0)
     assert decode_batch_header(b"".join(encode_batch(0, header, [bytes(10)])), 0) is None
     header = BatchHeader(BATCH_BYTES, 0, 1, 0, 1, 0, 0, 0, 100, 0, 0)
@@ -201,7 +201,7 @@ def test_a_header_that_counts_more_than_it_holds_is_none() -> None:
 
 
 @pytest.mark.parametrize("size", [BATCH_BYTES, BATCH_BYTES + 5, BATCH_BYTES + 6, 1000])
-def test_a_filler_is_a_batch_that_says_nothing(size: int) -> None:
+def test_filler_is_an_empty_batch(size: int) -> None:
     data = encode_filler(99, 12, size)
     assert data is not None and len(data) == size
     header = decode_batch_header(data, 0)
@@ -212,7 +212,7 @@ def test_a_filler_is_a_batch_that_says_nothing(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, BATCH_BYTES - 1, BATCH_BYTES + 1, BATCH_BYTES + 4])
-def test_there_is_no_filler_of_a_size_that_holds_no_note(size: int) -> None:
+def test_filler_needs_room_for_a_note(size: int) -> None:
     assert encode_filler(99, 12, size) is None
 
 
@@ -220,7 +220,7 @@ def test_there_is_no_filler_of_a_size_that_holds_no_note(size: int) -> None:
     ("magic", "number", "may"),
     [(1, 12, True), (1, 11, False), (1, 13, True), (0, 12, True), (0, 11, False), (0, 13, False)],
 )
-def test_what_may_have_been_a_batch_has_its_magic_or_its_number(magic: int, number: int, may: bool) -> None:
+def test_possible_batch_has_its_magic_or_number(magic: int, number: int, may: bool) -> None:
     data = bytearray(b"junk" + small_batch())
     data[4 + 4] ^= 0 if magic else 1
     data[4 + 16 : 4 + 24] = number.to_bytes(8, "little")
@@ -236,7 +236,7 @@ def test_a_header_just_at_the_end_is_read_and_one_just_cut_is_not() -> None:
 
 
 @pytest.mark.parametrize(("version", "crc"), [(1, "6b10c63b"), (2, "96e2aa12")])
-def test_the_bytes_of_a_format_stay_what_they_are(version: int, crc: str) -> None:
+def test_bytes_of_a_format_do_not_change(version: int, crc: str) -> None:
     """Another version must continue reading them: whoever changes this test gives the format a new number."""
     header = HEADER._replace(format=version)
     assert encode_segment_header(header)[: SEGMENT_BYTES // 2].hex() == (
@@ -262,7 +262,7 @@ def test_the_bytes_of_a_batch_are_the_same_in_both_formats() -> None:
 # --- segment headers
 
 
-def test_a_segment_header_returns() -> None:
+def test_segment_header_round_trips() -> None:
     data = encode_segment_header(HEADER)
     assert len(data) == SEGMENT_BYTES
     assert decode_segment_header(data + b"more") == HEADER
@@ -275,7 +275,7 @@ def test_a_segment_header_survives_any_one_flipped_byte() -> None:
         assert decode_segment_header(damaged) == HEADER, f"byte {index}"
 
 
-def test_a_segment_header_with_both_copies_damaged_is_none() -> None:
+def test_segment_header_with_both_copies_damaged_is_invalid() -> None:
     data = bytearray(encode_segment_header(HEADER))
     half = len(data) // 2
     for index in range(half):
@@ -285,7 +285,7 @@ def test_a_segment_header_with_both_copies_damaged_is_none() -> None:
         assert decode_segment_header(damaged) is None
 
 
-def test_a_short_segment_header_is_none() -> None:
+def test_short_segment_header_is_invalid() -> None:
     data = encode_segment_header(HEADER)
     assert not any(decode_segment_header(data[:end]) for end in range(len(data)))
 
@@ -299,7 +299,7 @@ def test_a_newer_format_is_reported_and_not_read() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[70_000], [10, 70_000, 10], [70_000, 70_000, 1, 2], [10] * 500, [1000] * 100, [0]])
-def test_a_large_body_is_written_from_where_it_lies(sizes: list[int]) -> None:
+def test_large_body_is_written_without_copying(sizes: list[int]) -> None:
     """A message to a hundred queues was in memory a hundred times while it was written."""
     bodies = [bytes([65 + place % 26]) * size for place, size in enumerate(sizes)]
     parts: list[bytes] = []
@@ -318,7 +318,7 @@ def test_a_large_body_is_written_from_where_it_lies(sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("count", [63, 64, 65, 200])
-def test_a_long_list_of_scattered_settles_returns(count: int) -> None:
+def test_long_list_of_scattered_settles_round_trips(count: int) -> None:
     runs = [(7 * number, 1 + number % 3) for number in range(1, count + 1)]
     data = encode_settled("g", 1, runs)
     assert len(data) == settled_bytes("g", count)

@@ -65,7 +65,7 @@ def written(facts: dict[str, object]) -> bytes:
 
 
 @pytest.mark.parametrize("meta", [PLAIN, FULL], ids=["plain", "full"])
-def test_what_is_stored_is_read_back_also_over_what_a_crash_left(disk: Watched, meta: Meta) -> None:
+def test_meta_round_trips_over_crash_remains(disk: Watched, meta: Meta) -> None:
     for _ in range(2):
         left = disk.open("q/meta.new", create=True)
         left.write(0, [b"x" * 5000])
@@ -76,18 +76,18 @@ def test_what_is_stored_is_read_back_also_over_what_a_crash_left(disk: Watched, 
     assert disk.closed == len(disk.opened), "a file stayed open"
 
 
-def test_a_file_as_large_as_it_may_be_is_read_whole(disk: Disk) -> None:
+def test_largest_meta_file_is_read(disk: Disk) -> None:
     meta = Meta("1-2", QueueName("default", "q"), DEFAULTS, bindings={"e" * (META_BYTES_MAX - 100): ""})
     assert META_BYTES_MAX < len(meta.encode()) <= META_BYTES_MAX + 64
     store_meta(disk, "q", meta.encode())
     assert load_meta(disk, "q", DEFAULTS) == meta
 
 
-def test_there_is_none_where_it_was_never_finished(disk: Disk) -> None:
+def test_unfinished_meta_is_absent(disk: Disk) -> None:
     assert load_meta(disk, "q", DEFAULTS) is None
 
 
-def test_what_can_not_be_read_is_damage(disk: Watched) -> None:
+def test_unreadable_meta_is_damage(disk: Watched) -> None:
     store_meta(disk, "q", PLAIN.encode())
     disk.is_bad = True
     with pytest.raises(MetaDamaged, match="q/meta can't be read"):
@@ -95,7 +95,7 @@ def test_what_can_not_be_read_is_damage(disk: Watched) -> None:
     assert disk.closed == len(disk.opened)
 
 
-def test_one_that_is_changed_newer_or_not_understood_is_refused() -> None:
+def test_changed_newer_or_unknown_meta_is_refused() -> None:
     good = PLAIN.encode()
     facts = json.loads(good.splitlines()[0])
     assert Meta.decode(written(facts), "m", DEFAULTS) == PLAIN
@@ -111,11 +111,11 @@ def test_one_that_is_changed_newer_or_not_understood_is_refused() -> None:
 @pytest.mark.parametrize(
     ("cap", "kept"), [(1, 1024), (65 * 1024, 1040), (MIB, 16384), (2 * MIB, 32768), (1024 * MIB, 32768)]
 )
-def test_a_64th_of_the_cap_is_kept_for_it_within_limits(cap: int, kept: int) -> None:
+def test_meta_reserves_a_64th_of_the_cap_within_limits(cap: int, kept: int) -> None:
     assert meta_reserve(cap) == kept
 
 
-def test_a_declared_group_stays_where_it_began_whatever_is_said_of_it_later() -> None:
+def test_group_keeps_its_start_position() -> None:
     meta = PLAIN.with_group("g", 5, 7, skips=True)
     assert (meta.groups, meta.since, meta.skips) == ({"g": 5}, {"g": 7}, frozenset({"g"}))
     again = meta.with_group("g", 50, 70, skips=False)
@@ -123,13 +123,13 @@ def test_a_declared_group_stays_where_it_began_whatever_is_said_of_it_later() ->
     assert meta.with_group("h", 6, 8, skips=False).since == {"g": 7, "h": 8}
 
 
-def test_a_group_that_goes_takes_what_is_known_of_it_along() -> None:
+def test_removed_group_drops_its_state() -> None:
     meta = PLAIN.with_group("g", 5, 7, skips=True).with_group("h", 6, 8, skips=True)
     left = meta.with_options({"groups": ["h", "i"]}, 9)
     assert (left.groups, left.since, left.skips) == ({"h": 6, "i": 9}, {"h": 8}, frozenset({"h"}))
 
 
-def test_an_option_that_earlier_versions_refuse_is_stored_where_they_do_not_look() -> None:
+def test_options_unknown_to_earlier_versions_are_stored_separately() -> None:
     """They refuse to start on a `meta` whose `options` have a name that they don't know."""
     meta = PLAIN.with_options({"ttl": 5, "idempotency_window": 86400}, 1)
     facts = json.loads(meta.encode().partition(b"\n")[0])

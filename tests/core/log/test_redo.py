@@ -42,7 +42,7 @@ def flipped(data: bytes, index: int) -> bytes:
     return data[:index] + bytes([data[index] ^ 0x55]) + data[index + 1 :]
 
 
-def test_what_was_written_returns() -> None:
+def test_redo_records_round_trip() -> None:
     found = decode(file(record(1, b"one", b"two"), record(2, b"three")))
     assert [bytes(redo.data) for redo in found.parts] == [b"one", b"two", b"three"]
     assert found.parts[1].part == Part(0xABC, 2, 7, 169, 3)
@@ -83,7 +83,7 @@ def test_format_1_is_read() -> None:
     assert (bodies, len(damage)) == ([], 1)
 
 
-def test_a_record_takes_what_is_said() -> None:
+def test_redo_record_has_the_announced_size() -> None:
     assert len(record(1, b"one", b"four")) == record_bytes(2, 7)
 
 
@@ -97,13 +97,13 @@ def test_a_torn_last_record_is_left_out_and_noted_wherever_it_is_torn() -> None:
 
 
 @pytest.mark.parametrize("index", range(len(record(1, b"one", b"two"))))
-def test_any_one_flipped_byte_takes_one_record_and_is_reported_if_others_follow(index: int) -> None:
+def test_flipped_byte_loses_one_record_and_is_reported_if_others_follow(index: int) -> None:
     bodies, damage, _ = read(flipped(file(record(1, b"one", b"two"), record(2, b"three")), RECORDS_AT + index))
     assert bodies == [b"three"] and len(damage) == 1
 
 
 @pytest.mark.parametrize("block", [0, BLOCK_BYTES], ids=["first", "second"])
-def test_a_damaged_copy_of_the_header_costs_nothing(block: int) -> None:
+def test_one_damaged_header_copy_loses_nothing(block: int) -> None:
     data = file(record(1, b"one"), record(2, b"two"))
     for index in range(block, block + BLOCK_BYTES):
         bodies, damage, notes = read(flipped(data, index))
@@ -112,7 +112,7 @@ def test_a_damaged_copy_of_the_header_costs_nothing(block: int) -> None:
     assert read(data[:block] + bytes(BLOCK_BYTES) + data[block + BLOCK_BYTES :])[0] == [b"one", b"two"]
 
 
-def test_a_file_with_no_valid_header_is_damaged() -> None:
+def test_file_without_valid_header_is_damaged() -> None:
     data = file(record(1, b"one"))
     for index in range(40):
         bodies, damage, _ = read(flipped(flipped(data, index), BLOCK_BYTES + index))
@@ -120,7 +120,7 @@ def test_a_file_with_no_valid_header_is_damaged() -> None:
     assert read(bytes(SIZE))[1] and read(b"")[1]
 
 
-def test_a_short_file_is_damaged_and_what_is_there_is_read() -> None:
+def test_short_file_is_damaged_and_read_as_far_as_possible() -> None:
     data = file(record(1, b"one"), record(2, b"two"))
     for end in range(SIZE):
         bodies, damage, _ = read(data[:end])
@@ -129,14 +129,14 @@ def test_a_short_file_is_damaged_and_what_is_there_is_read() -> None:
     assert read(data[: SIZE - 1])[0] == [b"one", b"two"]
 
 
-def test_the_valid_copy_of_the_higher_generation_counts() -> None:
+def test_valid_header_copy_of_the_higher_generation_wins() -> None:
     older = Header(1, 6, SIZE)
     data = file(record(1, b"new"), first=HEADER, second=older)
     assert read(data) == ([b"new"], [], [])
     assert read(file(record(1, b"new"), first=older, second=HEADER)) == ([b"new"], [], [])
 
 
-def test_a_new_generation_torn_over_an_old_one_is_no_damage_whichever_sectors_are_there() -> None:
+def test_torn_new_generation_over_an_old_one_is_no_damage() -> None:
     """The header of the new one is there before any of its records, so nothing of the old one counts."""
     sector = 512
     old = Header(1, 6, SIZE)
@@ -158,7 +158,7 @@ def test_a_record_written_to_the_wrong_place_hides_no_other() -> None:
     assert bodies == [b"3", b"2", b"3"] and damage == ["record 1 is missing"]
 
 
-def test_records_of_an_earlier_generation_do_not_count_nor_bodies_that_look_like_records() -> None:
+def test_records_of_earlier_generations_and_lookalike_bodies_are_ignored() -> None:
     older = Header(1, 6, SIZE)
     old = record(1, b"old", header=older) + record(2, b"older", header=older)
     dice = Random(5)
@@ -177,7 +177,7 @@ def test_a_newer_format_is_reported_and_not_read() -> None:
         decode(bytes(data))
 
 
-def test_the_version_before_this_recognizes_the_format_as_newer() -> None:
+def test_previous_version_recognizes_the_format_as_newer() -> None:
     """It checks the first 20 bytes, and then refuses to start; otherwise it would remove the file."""
     start = encode_header(HEADER)[:20]
     assert start[:12] == b"CURBREDO\x02\0\0\0" and crc32(start[:16]).to_bytes(4, "little") == start[16:]

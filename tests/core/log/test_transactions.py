@@ -39,7 +39,7 @@ def test_a_record_is_written_as_earlier_releases_wrote_it() -> None:
     assert encode_record(7, parts()) == AS_1_0_WROTE_IT
 
 
-def test_what_earlier_releases_wrote_is_read() -> None:
+def test_journal_of_earlier_releases_is_read() -> None:
     (first, second), end, unsound = decode_records(AS_1_0_WROTE_IT + bytes(100))
     assert (end, unsound) == (len(AS_1_0_WROTE_IT), [])
     assert (first.tx, first.uid, second.tx, second.uid) == (7, FIRST, 7, SECOND)
@@ -50,23 +50,23 @@ def test_what_earlier_releases_wrote_is_read() -> None:
     assert [first.data, second.data] == parts()
 
 
-def test_a_record_may_lose_a_part_and_keeps_the_others() -> None:
+def test_record_can_lose_one_part_and_keep_the_others() -> None:
     ((second,), *_) = decode_records(encode_record(7, parts()[1:]))
     assert (second.tx, second.uid, second.data) == (7, SECOND, parts()[1])
 
 
-def test_what_an_earlier_use_of_the_file_left_behind_the_last_record_is_not_read() -> None:
+def test_remains_behind_the_last_record_are_ignored() -> None:
     old, new = encode_record(8, parts()), encode_record(9, parts()[1:])
     recorded, end, unsound = decode_records(new + old)
     assert ([part.tx for part in recorded], end, unsound) == ([9], len(new), [])
 
 
 @pytest.mark.parametrize("end", range(0, len(AS_1_0_WROTE_IT), 7))
-def test_a_record_cut_anywhere_is_not_there(end: int) -> None:
+def test_truncated_record_is_ignored(end: int) -> None:
     assert decode_records(AS_1_0_WROTE_IT[:end]) == ([], 0, [])
 
 
-def test_a_damaged_record_is_reported_and_those_behind_it_are_read() -> None:
+def test_damaged_record_is_reported_and_later_ones_are_read() -> None:
     """It ended the reading without a word, as if it were the last one and had never been synced."""
     records = [bytearray(encode_record(tx, parts())) for tx in (7, 8, 9)]
     first, size = len(records[0]), len(records[1])
@@ -78,7 +78,7 @@ def test_a_damaged_record_is_reported_and_those_behind_it_are_read() -> None:
         assert (end, unsound) == (len(data), [(first, first + size, 8)])
 
 
-def test_a_record_that_was_never_synced_is_no_damage_whatever_an_earlier_use_left_behind_it() -> None:
+def test_unsynced_record_over_earlier_data_is_no_damage() -> None:
     old = [encode_record(tx, parts()) for tx in (3, 4, 5)]
     new = bytearray(encode_record(9, parts()))
     new[-1] ^= 1

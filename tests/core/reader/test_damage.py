@@ -29,7 +29,7 @@ def bad_sector(inode: Inode, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("harm", [flipped_bit, bad_sector])
-def test_a_page_has_all_but_the_messages_that_are_damaged(
+def test_page_skips_only_damaged_messages(
     harm: Callable[[Inode, int, pytest.MonkeyPatch], None],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -54,7 +54,7 @@ def test_a_page_has_all_but_the_messages_that_are_damaged(
 
 
 @pytest.mark.parametrize("harm", [flipped_bit, bad_sector])
-def test_a_page_has_what_is_in_memory_although_the_disk_has_damaged_it(
+def test_page_serves_cached_messages_damaged_on_disk(
     harm: Callable[[Inode, int, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of the page was refused until these messages had left the memory."""
@@ -77,7 +77,7 @@ def test_a_page_has_what_is_in_memory_although_the_disk_has_damaged_it(
 
 
 @pytest.mark.parametrize("harm", [flipped_bit, bad_sector])
-def test_a_page_reads_around_any_number_of_damaged_places(
+def test_page_skips_any_number_of_damaged_places(
     harm: Callable[[Inode, int, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looked for the damage in its first places, five at most."""

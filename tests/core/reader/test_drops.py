@@ -69,7 +69,7 @@ def events(_: Lab, queue: LocalQueue, look: Callable[[object], None]) -> None:
 
 
 @pytest.mark.parametrize("ask", [peek, browse, events])
-def test_what_is_read_while_its_file_goes_is_there(ask: Look) -> None:
+def test_message_is_readable_while_its_segment_is_dropped(ask: Look) -> None:
     """It was taken for lost, and the queue broke down over it; a page of events was refused."""
     lab = Lab(cap=4 << 20, max_message_size=100_000)
     queue = cleaning(lab)
@@ -88,7 +88,7 @@ def test_what_is_read_while_its_file_goes_is_there(ask: Look) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_looks_at_what_is_to_be_copied_hold_nothing_up(seed: int) -> None:
+def test_reads_do_not_block_the_cleaner(seed: int) -> None:
     """A look let go of what was read to be copied; and if it read that itself the queue was not told to continue."""
     lab = Lab(seed=seed, cap=4 << 20, max_message_size=100_000)
     queue = cleaning(lab)

@@ -77,7 +77,7 @@ def mixed(lab: Lab) -> LocalQueue:
 
 
 @HOWS
-def test_a_group_that_begins_at_the_earliest_sees_exactly_what_is_live(how: str) -> None:
+def test_group_from_the_earliest_position_sees_live_messages(how: str) -> None:
     lab = Lab()
     queue = mixed(lab)
     assert declare(lab, queue) == GroupInfo("g", queue.uid, 3, 11, 0, "hold", 0, 5)
@@ -93,7 +93,7 @@ def test_a_group_that_begins_at_the_earliest_sees_exactly_what_is_live(how: str)
 
 @HOWS
 @pytest.mark.parametrize(("start", "found"), [(LATEST, []), (6, [6, 8, 9]), (1, [3, 5, 6, 8, 9]), (11, [])])
-def test_a_group_may_begin_anywhere(start: Start, found: list[int], how: str) -> None:
+def test_group_can_start_at_any_position(start: Start, found: list[int], how: str) -> None:
     lab = Lab()
     queue = mixed(lab)
     declare(lab, queue, start=start)
@@ -103,7 +103,7 @@ def test_a_group_may_begin_anywhere(start: Start, found: list[int], how: str) ->
     assert seen(lab.again(queue)) == [*found, 11]
 
 
-def test_a_group_may_begin_at_a_time() -> None:
+def test_group_can_start_at_a_time() -> None:
     lab = Lab(cap=16 * MIB)
     queue = lab.queue()
     times = []
@@ -121,7 +121,7 @@ def test_a_group_may_begin_at_a_time() -> None:
     assert queue.reading.position("at2") == 4004
 
 
-def test_a_start_behind_the_end_is_refused() -> None:
+def test_start_beyond_the_end_is_refused() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "m")
@@ -130,7 +130,7 @@ def test_a_start_behind_the_end_is_refused() -> None:
     assert queue.options.groups == ()
 
 
-def test_declaring_once_more_changes_nothing_but_what_is_done_at_the_cap() -> None:
+def test_declaring_again_changes_only_the_overflow_option() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(5))
@@ -147,7 +147,7 @@ def test_declaring_once_more_changes_nothing_but_what_is_done_at_the_cap() -> No
 
 
 @HOWS
-def test_a_group_declared_anew_knows_nothing_of_the_one_before(how: str) -> None:
+def test_redeclared_group_starts_anew(how: str) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(6))
@@ -169,7 +169,7 @@ def test_a_group_declared_anew_knows_nothing_of_the_one_before(how: str) -> None
 
 
 @HOWS
-def test_what_named_the_group_before_it_was_declared_stays_settled(how: str) -> None:
+def test_messages_settled_before_a_declaration_stay_settled(how: str) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "1", "2", "3", groups=("g",))
@@ -181,7 +181,7 @@ def test_what_named_the_group_before_it_was_declared_stays_settled(how: str) -> 
     assert seen(lab.again(queue)) == [1, 3, 4]
 
 
-def test_what_is_handed_out_when_the_group_is_declared_is_not_handed_out_twice() -> None:
+def test_messages_in_flight_at_a_declaration_are_not_delivered_twice() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "1")
@@ -213,7 +213,7 @@ def test_a_cumulative_ack_settles_all_below_and_survives(how: str) -> None:
 
 
 @HOWS
-def test_a_reader_with_an_old_position_is_notified_also_after_a_restart_and_when_the_log_has_turned_over(
+def test_outdated_reader_position_is_reported_after_restarts_and_drops(
     how: str,
 ) -> None:
     """The ids of readers were all that was known of acks, in memory: after a restart an old position passed."""
@@ -238,7 +238,7 @@ def test_a_reader_with_an_old_position_is_notified_also_after_a_restart_and_when
     informed(lab, partial(queue.reading.ack_to, "g", 1, reader="first"))
 
 
-def test_an_ack_of_what_is_not_there_yet_is_refused() -> None:
+def test_ack_beyond_the_end_is_refused() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "m")
@@ -290,7 +290,7 @@ def test_acks_of_a_group_free_the_log() -> None:
 
 
 @HOWS
-def test_a_group_that_skips_loses_the_oldest_and_only_what_is_needed(how: str) -> None:
+def test_skipping_group_loses_only_the_oldest_needed(how: str) -> None:
     lab = Lab(cap=256 * 1024)
     queue = lab.queue()
     declare(lab, queue, skips=True)
@@ -318,7 +318,7 @@ def test_a_group_that_skips_loses_the_oldest_and_only_what_is_needed(how: str) -
 
 
 @pytest.mark.parametrize("how", ["kill", "power"])
-def test_what_a_group_has_skipped_is_no_hole_after_a_crash(how: str) -> None:
+def test_skipped_messages_are_no_gap_after_a_crash(how: str) -> None:
     """Settles waited for room while their messages were cleaned away: some returned, and others between did not."""
     lab = Lab()
     queue = lab.queue()
@@ -335,7 +335,7 @@ def test_what_a_group_has_skipped_is_no_hole_after_a_crash(how: str) -> None:
     assert queue.reading.info("g") == before
 
 
-def test_a_group_that_skips_makes_room_for_a_list_nearly_as_large_as_what_it_holds() -> None:
+def test_skipping_group_makes_room_for_a_large_list() -> None:
     lab = Lab(cap=512 * 1024)
     queue = lab.queue()
     declare(lab, queue, skips=True)
@@ -347,7 +347,7 @@ def test_a_group_that_skips_makes_room_for_a_list_nearly_as_large_as_what_it_hol
     assert info.lost == info.position - 1 == 2000
 
 
-def test_what_others_wait_for_is_not_given_up() -> None:
+def test_messages_pending_in_other_groups_are_not_skipped() -> None:
     lab = Lab(cap=128 * 1024)
     queue = lab.queue()
     declare(lab, queue, skips=True)
@@ -358,7 +358,7 @@ def test_what_others_wait_for_is_not_given_up() -> None:
 
 
 @HOWS
-def test_a_purge_is_a_loss(how: str) -> None:
+def test_purge_counts_as_a_loss(how: str) -> None:
     lab = Lab()
     queue = lab.queue()
     declare(lab, queue)
@@ -376,7 +376,7 @@ def test_a_purge_is_a_loss(how: str) -> None:
 
 
 @HOWS
-def test_a_group_declared_anew_has_lost_nothing(how: str) -> None:
+def test_redeclared_group_has_no_losses(how: str) -> None:
     lab = Lab()
     queue = lab.queue()
     declare(lab, queue)
@@ -393,7 +393,7 @@ def test_a_group_declared_anew_has_lost_nothing(how: str) -> None:
     assert queue.reading.info("g").lost == 1
 
 
-def test_options_and_groups_stay_in_step() -> None:
+def test_options_and_groups_stay_consistent() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "1")
@@ -409,14 +409,14 @@ def test_options_and_groups_stay_in_step() -> None:
     assert queue.reading.info("g")[2:8] == (2, 2, 0, "hold", 0, 0)
 
 
-def test_there_are_only_so_many_groups() -> None:
+def test_groups_are_limited() -> None:
     lab = Lab(cap=4 * 1024 * 1024)
     queue = lab.queue(groups=[f"g{number}" for number in range(32)])
     with pytest.raises(BadRequest, match="more than 32 groups"):
         declare(lab, queue)
 
 
-def test_a_full_queue_has_no_room_for_one_more_group_and_can_still_be_emptied() -> None:
+def test_full_queue_refuses_a_new_group_and_can_be_emptied() -> None:
     lab = Lab(cap=64 * 1024)
     queue = lab.queue()
     with pytest.raises(QueueFull):
@@ -431,7 +431,7 @@ def test_a_full_queue_has_no_room_for_one_more_group_and_can_still_be_emptied() 
     declare(lab, queue, "h")
 
 
-def test_room_for_a_group_is_made_by_the_cleaner() -> None:
+def test_cleaner_makes_room_for_a_group() -> None:
     lab = Lab(cap=64 * 1024)
     queue = lab.queue()
     peer = Peer(lab, queue, window=10_000)
@@ -446,7 +446,7 @@ def test_room_for_a_group_is_made_by_the_cleaner() -> None:
     assert lab.again(queue).reading.info("g").pending == count
 
 
-def test_a_declaration_that_can_not_be_written_is_not_confirmed_and_can_be_made_again() -> None:
+def test_failed_declaration_is_not_confirmed_and_can_be_retried() -> None:
     lab = Lab()
     queue = mixed(lab)
     lab.disk.eio_chance = 1
@@ -459,7 +459,7 @@ def test_a_declaration_that_can_not_be_written_is_not_confirmed_and_can_be_made_
     assert seen(lab.again(queue)) == [3, 5, 6, 8, 9]
 
 
-def test_a_crash_at_any_moment_of_a_declaration_leaves_all_of_it_or_nothing() -> None:
+def test_crash_during_a_declaration_leaves_all_or_nothing() -> None:
     for ops in range(0, 14):
         lab = Lab(seed=ops)
         queue = mixed(lab)
@@ -478,7 +478,7 @@ def _keep(answers: list[Any], *given: Any) -> None:
     answers.append(given)
 
 
-def test_the_meta_of_an_earlier_version_has_groups_that_hold() -> None:
+def test_groups_of_an_earlier_meta_format_hold() -> None:
     lab = Lab()
     meta = lab.queue(groups=["a"]).meta
     assert b"since" not in meta.encode() and b"skips" not in meta.encode()

@@ -49,7 +49,7 @@ def history(lab: Lab, queue: LocalQueue, limit: int = 10_000) -> list[Event]:
 
 
 @HOWS
-def test_the_journal_tells_what_happened_in_order_also_after_a_restart(how: str) -> None:
+def test_journal_lists_events_in_order_after_a_restart(how: str) -> None:
     lab = Lab()
     queue = lab.queue(groups=["a"], max_tries=3)
     lab.publish(queue, *numbered(4))
@@ -74,7 +74,7 @@ def test_the_journal_tells_what_happened_in_order_also_after_a_restart(how: str)
     assert reported(history(lab, queue)) == reported(first)
 
 
-def test_each_way_to_settle_has_its_own_word() -> None:
+def test_each_settle_reason_has_its_own_word() -> None:
     lab = Lab()
     queue = lab.queue(groups=["a"], max_tries=2)
     lab.publish(queue, *numbered(4))
@@ -106,7 +106,7 @@ def test_each_way_to_settle_has_its_own_word() -> None:
     assert found[0].value == len(numbered(4)[0]) and found[0].time_ms == lab.host.wall_ms() - 100
 
 
-def test_pages_of_any_size_make_the_same_history() -> None:
+def test_journal_does_not_depend_on_page_size() -> None:
     lab = Lab()
     queue = lab.queue()
     peer = Peer(lab, queue)
@@ -121,7 +121,7 @@ def test_pages_of_any_size_make_the_same_history() -> None:
     assert page(lab, queue, middle)[0] == whole[5:]
 
 
-def test_what_the_cleaner_copies_happened_only_once() -> None:
+def test_copied_messages_appear_once_in_the_journal() -> None:
     seed = 4
     print("seed", seed)
     rng = Random(seed)
@@ -158,7 +158,7 @@ def test_what_the_cleaner_copies_happened_only_once() -> None:
     assert sum(e.span for e in events if KINDS[e.kind] == "released") == nacked
 
 
-def test_what_was_dropped_with_its_segment_is_gone() -> None:
+def test_events_of_dropped_segments_are_gone() -> None:
     lab = Lab(cap=128 * 1024)
     queue = lab.queue()
     peer = Peer(lab, queue, window=100_000)

@@ -28,7 +28,7 @@ def listed(lab: Lab, queue: LocalQueue, limit: int = 20, **how: Any) -> KeyList:
     return found
 
 
-def test_a_fair_queue_counts_what_was_published() -> None:
+def test_fair_queue_counts_published_messages() -> None:
     lab = Lab()
     queue = lab.queue(key_limit=2, fair=True)
     publish(lab, queue, "a1 b1 a2 a3 a4 -1 -2 c1")
@@ -41,7 +41,7 @@ def test_a_fair_queue_counts_what_was_published() -> None:
     assert counted(lab, queue) == {"a": (0, 2)}
 
 
-def test_what_was_settled_while_it_waited_does_not_count() -> None:
+def test_messages_settled_while_waiting_are_not_counted() -> None:
     lab = Lab()
     queue = lab.queue(fair=True, key_limit=0)
     publish(lab, queue, " ".join([f"a{n}" for n in range(9)]) + " b1 b2")
@@ -51,7 +51,7 @@ def test_what_was_settled_while_it_waited_does_not_count() -> None:
     assert listed(lab, queue) == KeyList(0, [])
 
 
-def test_what_was_given_back_waits_again_once() -> None:
+def test_requeued_message_is_counted_once() -> None:
     lab = Lab()
     queue = lab.queue(fair=True, key_limit=0)
     publish(lab, queue, "a1 a2 a3 b1")
@@ -61,7 +61,7 @@ def test_what_was_given_back_waits_again_once() -> None:
     assert counted(lab, queue) == {"a": (3, 0), "b": (1, 0)}
 
 
-def test_keys_in_order_count_where_the_group_has_met_them() -> None:
+def test_ordered_keys_are_counted_when_reached() -> None:
     lab = Lab()
     queue = lab.queue(groups=["g"])
     publish(lab, queue, "a1 a2 a3 b1 -1")
@@ -71,7 +71,7 @@ def test_keys_in_order_count_where_the_group_has_met_them() -> None:
     assert counted(lab, queue, group="g") == counted(lab, queue, group="no such group") == {}
 
 
-def test_a_key_says_when_its_rate_allows_the_next_delivery() -> None:
+def test_key_reports_when_its_rate_allows_the_next_delivery() -> None:
     lab = Lab()
     queue = lab.queue(key_limit=0, key_rate=0.5)
     publish(lab, queue, "a1 a2")
@@ -82,9 +82,7 @@ def test_a_key_says_when_its_rate_allows_the_next_delivery() -> None:
 
 
 @pytest.mark.parametrize("by_in_flight", [False, True])
-def test_the_first_of_many_keys_are_the_same_however_many_are_compared_at_once(
-    monkeypatch: pytest.MonkeyPatch, by_in_flight: bool
-) -> None:
+def test_top_keys_do_not_depend_on_the_slice_size(monkeypatch: pytest.MonkeyPatch, by_in_flight: bool) -> None:
     lab = Lab()
     queue = lab.queue(fair=True, key_limit=0)
     lab.publish_messages(queue, [keyed(f"k{n % 41}", str(n)) for n in range(500)])
@@ -96,7 +94,7 @@ def test_the_first_of_many_keys_are_the_same_however_many_are_compared_at_once(
     assert listed(lab, queue, 5, by_in_flight=by_in_flight) == KeyList(41, whole.first[:5])
 
 
-def test_a_queue_that_ends_meanwhile_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_keys_of_an_ending_queue_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "STEPS_AT_ONCE", 1)
     lab = Lab()
     queue = lab.queue(fair=True, key_limit=0)

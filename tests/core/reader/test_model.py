@@ -237,7 +237,7 @@ ACTIONS: list[Callable[[History], None]] = [
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_groups_have_pending_what_they_must(seed: int) -> None:
+def test_groups_match_the_model(seed: int) -> None:
     history = History(seed)
     try:
         history.run(120)

@@ -28,7 +28,7 @@ def body(number: int, size: int = 500) -> bytes:
     return b"%d " % number + b"x" * size
 
 
-def test_the_newest_are_kept_in_order_nothing_is_refused_and_what_went_is_counted() -> None:
+def test_newest_messages_are_kept_in_order_and_dropped_ones_counted() -> None:
     lab = Lab()
     queue = dropping(lab)
     for number in range(1000):
@@ -43,7 +43,7 @@ def test_the_newest_are_kept_in_order_nothing_is_refused_and_what_went_is_counte
     assert numbers(lab.pop_all(queue)) == kept
 
 
-def test_what_is_delivered_and_not_settled_stays_and_what_is_delayed_goes() -> None:
+def test_unsettled_messages_are_kept_and_delayed_ones_dropped() -> None:
     lab = Lab()
     queue = dropping(lab)
     peer = Peer(lab, queue, window=5)
@@ -63,7 +63,7 @@ def test_what_is_delivered_and_not_settled_stays_and_what_is_delayed_goes() -> N
     assert kept == sorted(kept) and kept[0] == 4 and kept[-1] == 499
 
 
-def test_every_group_makes_room_and_what_a_declared_one_loses_is_noted() -> None:
+def test_all_groups_drop_and_declared_ones_record_losses() -> None:
     lab = Lab()
     queue = dropping(lab, groups=["g"])
     for number in range(400):
@@ -75,7 +75,7 @@ def test_every_group_makes_room_and_what_a_declared_one_loses_is_noted() -> None
     assert kept == list(range(info.lost, 400))
 
 
-def test_where_others_hold_all_there_is_it_refuses_and_continues_when_they_have_settled() -> None:
+def test_queue_refuses_while_everything_is_held_and_recovers() -> None:
     lab = Lab()
     queue = dropping(lab)
     peer = Peer(lab, queue, window=100_000)
@@ -89,7 +89,7 @@ def test_where_others_hold_all_there_is_it_refuses_and_continues_when_they_have_
     assert numbers(lab.bodies(queue))[-1] == 5000
 
 
-def test_a_message_that_is_too_large_for_the_cap_costs_no_other() -> None:
+def test_message_too_large_for_the_cap_drops_no_other() -> None:
     lab = Lab()
     queue = dropping(lab)
     lab.publish(queue, *[body(number) for number in range(10)])
@@ -103,7 +103,7 @@ def test_a_message_that_is_too_large_for_the_cap_costs_no_other() -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 12))
-def test_whatever_comes_the_newest_and_what_is_held_are_there(seed: int) -> None:
+def test_random_histories_keep_newest_and_held_messages(seed: int) -> None:
     """Publishes, consumers, delays and crashes at random; `CURBSTONE_OVERFLOW_SEED` begins elsewhere."""
     print(f"seed {seed}")
     dice = random.Random(seed)

@@ -39,14 +39,14 @@ def mixed() -> tuple[Lab, LocalQueue]:
         (1, 1, "delayed", [5]),
     ],
 )
-def test_peek_gives_what_is_asked_for_in_order(limit: int, after: int, state: str, seqs: list[int]) -> None:
+def test_peek_returns_the_requested_messages_in_order(limit: int, after: int, state: str, seqs: list[int]) -> None:
     lab, queue = mixed()
     before = queue.counts()
     assert [found.message.seq for found in lab.peek(queue, limit, after=after, state=state)] == seqs
     assert queue.counts() == before
 
 
-def test_peek_tells_state_tries_and_due_time() -> None:
+def test_peek_shows_state_tries_and_due_time() -> None:
     lab, queue = mixed()
     found = lab.peek(queue)
     assert [peeked.state for peeked in found] == ["wip", "rdy", "rdy", "rdy", "delayed"]
@@ -64,13 +64,13 @@ def test_peek_reads_a_backlog_back_from_disk_and_changes_nothing() -> None:
     assert Peer(lab, queue, window=5000).tries == [0] * 3000
 
 
-def test_counts_of_a_group_nobody_named_are_nothing() -> None:
+def test_counts_of_an_unknown_group_are_zero() -> None:
     lab, queue = mixed()
     assert queue.counts("nobody")[:3] == (0, 0, 0)
     assert lab.peek(queue) != []
 
 
-def test_bytes_are_what_the_directory_holds() -> None:
+def test_byte_count_matches_the_directory() -> None:
     lab = Lab()
     queue = lab.queue()
     for _ in range(20):
@@ -92,7 +92,7 @@ def test_any_message_is_settled_by_its_id_in_whatever_state_it_is() -> None:
     assert lab.pop_all(queue) == [numbered(4)[1], numbered(4)[3]]
 
 
-def test_settling_an_id_that_is_not_there_says_so() -> None:
+def test_settling_an_unknown_id_is_reported() -> None:
     lab, queue = mixed()
     assert lab.pop(queue) == numbered(4)[1]
     for seq in (0, 2, 6, 1 << 70):
@@ -126,7 +126,7 @@ def test_a_message_settled_by_id_is_no_longer_held_by_a_paused_consumer_either()
 # --- purge
 
 
-def test_purge_removes_what_is_rdy_or_delayed_and_leaves_wip() -> None:
+def test_purge_removes_ready_and_delayed_and_keeps_unsettled() -> None:
     lab, queue = mixed()
     assert lab.purge(queue) == 4
     assert [found.state for found in lab.peek(queue)] == ["wip"]
@@ -149,7 +149,7 @@ def test_purging_an_empty_queue_is_nothing() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_what_was_purged_stays_away(how: str) -> None:
+def test_purged_messages_do_not_return(how: str) -> None:
     lab = Lab()
     queue = lab.queue(groups=["a"])
     lab.publish(queue, *numbered(100), delay_ms=5000)
@@ -182,7 +182,7 @@ def test_purge_leaves_no_byte_of_a_body_in_any_file(count: int, wip: int) -> Non
     assert not [path for path, inode in lab.disk.names.items() if b"secret" in inode.cache]
 
 
-def test_after_a_purge_a_queue_continues() -> None:
+def test_queue_works_after_a_purge() -> None:
     lab = Lab()
     queue = lab.queue()
     for _ in range(5):
@@ -193,7 +193,7 @@ def test_after_a_purge_a_queue_continues() -> None:
     assert lab.bodies(lab.again(queue)) == [b"a"]
 
 
-def test_what_is_published_while_a_purge_is_under_way_stays() -> None:
+def test_message_published_during_a_purge_is_kept() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(10))
@@ -205,7 +205,7 @@ def test_what_is_published_while_a_purge_is_under_way_stays() -> None:
 
 
 @pytest.mark.parametrize("how", ["delete", "shutdown"])
-def test_a_look_at_a_queue_that_ends_meanwhile_is_refused(how: str) -> None:
+def test_peek_at_an_ending_queue_is_refused(how: str) -> None:
     """It was read from the disk again and again, and the answer never came."""
     lab = Lab()
     lab.publish(lab.queue(), "a", "b")

@@ -33,7 +33,7 @@ def died(lab: Lab, queue: LocalQueue, bodies: list[bytes]) -> LocalQueue:
     return lab.broker.get(parse_queue_name(queue.options.dead_letter))
 
 
-def test_redrive_brings_dead_letters_home_without_their_story() -> None:
+def test_redrive_returns_dead_letters_without_dead_letter_headers() -> None:
     lab = Lab()
     queues = [lab.queue(name, dead_letter="dead") for name in ("a", "b")]
     for queue in queues:
@@ -47,7 +47,7 @@ def test_redrive_brings_dead_letters_home_without_their_story() -> None:
     assert lab.bodies(dead) == []
 
 
-def test_redrive_moves_no_more_than_asked_to_where_asked_and_in_order() -> None:
+def test_redrive_moves_up_to_the_limit_to_the_target_in_order() -> None:
     lab = Lab()
     dead, _ = lab.queue("dead"), lab.queue("there")
     lab.publish(dead, *numbered(250))
@@ -56,7 +56,7 @@ def test_redrive_moves_no_more_than_asked_to_where_asked_and_in_order() -> None:
     assert lab.bodies(dead) == numbered(250)[220:]
 
 
-def test_what_never_died_stays_when_the_rest_is_sent_home() -> None:
+def test_redrive_skips_messages_that_are_no_dead_letters() -> None:
     lab = Lab()
     queue, dead = lab.queue(dead_letter="dead"), lab.queue("dead")
     lab.publish(dead, "never died")
@@ -71,7 +71,7 @@ def test_what_never_died_stays_when_the_rest_is_sent_home() -> None:
 
 @pytest.mark.parametrize("to", ["", "a"])
 @pytest.mark.parametrize("cap", [64 * KIB, 256 * KIB])
-def test_letters_of_more_than_half_a_small_cap_go_home_all_the_same(cap: int, to: str) -> None:
+def test_dead_letters_above_half_a_small_cap_are_redriven(cap: int, to: str) -> None:
     """A hundred at once were 413 or 507, and then none ever moved."""
     lab = Lab(cap=cap)
     queue = lab.queue("a", dead_letter="dead", cap=cap)
@@ -85,7 +85,7 @@ def test_letters_of_more_than_half_a_small_cap_go_home_all_the_same(cap: int, to
 
 
 @pytest.mark.parametrize("size", [50, 700, 5000])
-def test_a_redrive_that_finds_no_more_room_moves_what_fits_and_continues_later(size: int) -> None:
+def test_redrive_moves_what_fits_and_can_be_repeated(size: int) -> None:
     lab = Lab(cap=256 * KIB)
     queue = lab.queue("a", dead_letter="dead", cap=64 * KIB)
     bodies = numbered(100_000 // (size + 100), size)
@@ -105,7 +105,7 @@ def test_a_redrive_that_finds_no_more_room_moves_what_fits_and_continues_later(s
     assert moved == bodies and queue.log.room.reserved == dead.log.room.reserved == 0
 
 
-def test_letters_for_a_full_queue_stay_and_the_others_go_home() -> None:
+def test_redrive_skips_dead_letters_of_a_full_queue() -> None:
     lab = Lab(cap=256 * KIB)
     full, free = [lab.queue(name, dead_letter="dead", cap=64 * KIB) for name in "ab"]
     died(lab, full, [b"1", b"2"])
@@ -123,7 +123,7 @@ def test_letters_for_a_full_queue_stay_and_the_others_go_home() -> None:
     assert isinstance(error, QueueFull) and error.members == {"moved": 0}
 
 
-def test_letters_whose_home_is_gone_or_too_small_stay_and_are_counted() -> None:
+def test_redrive_counts_dead_letters_without_a_usable_source() -> None:
     lab = Lab()
     gone, small = [lab.queue(name, dead_letter="dead") for name in ("gone", "small")]
     died(lab, gone, [b"1", b"2"])
@@ -140,7 +140,7 @@ def test_letters_whose_home_is_gone_or_too_small_stay_and_are_counted() -> None:
         dead.redrive(dead.name, 1, lambda *_: None)
 
 
-def test_a_limit_counts_what_moved() -> None:
+def test_redrive_limit_counts_moved_messages() -> None:
     """Letters that can't move were counted, and with a limit nothing behind them was ever reached."""
     lab = Lab()
     queue, dead = lab.queue("a", dead_letter="dead"), lab.queue("dead")
@@ -150,7 +150,7 @@ def test_a_limit_counts_what_moved() -> None:
     assert lab.bodies(queue) == [b"1"]
 
 
-def test_what_moved_before_a_failure_is_reported_and_no_other_letter_is_gone() -> None:
+def test_redrive_reports_progress_before_a_failure() -> None:
     bodies = numbered(130)
     reported: set[int] = set()
     for after in range(12):
@@ -176,7 +176,7 @@ def one(lab: Lab, dead: LocalQueue, seq: int, to: str = "a") -> tuple[CurbstoneE
 
 @pytest.mark.parametrize("taken", [0, 4])
 @pytest.mark.parametrize("from_disk", [False, True])
-def test_one_letter_is_moved_out_of_turn_and_the_others_keep_their_order(taken: int, from_disk: bool) -> None:
+def test_single_dead_letter_is_redriven_without_reordering_others(taken: int, from_disk: bool) -> None:
     """Also from before the place that was reached, where others were given back."""
     lab = Lab()
     queue, dead = lab.queue("a"), lab.queue("dead")
@@ -197,7 +197,7 @@ def test_one_letter_is_moved_out_of_turn_and_the_others_keep_their_order(taken: 
     assert (lab.bodies(lab.again(queue)), lab.bodies(lab.again(dead))) == (numbered(6)[2:3], [])
 
 
-def test_one_letter_that_cannot_be_moved_stays_in_its_place() -> None:
+def test_single_dead_letter_that_cannot_move_keeps_its_place() -> None:
     lab = Lab(cap=256 * KIB)
     full, dead = lab.queue("a", cap=64 * KIB), lab.queue("dead")
     lab.publish(dead, *numbered(4, 3000))
@@ -211,7 +211,7 @@ def test_one_letter_that_cannot_be_moved_stays_in_its_place() -> None:
     assert lab.pop_all(dead) == numbered(4, 3000)
 
 
-def test_one_letter_that_somebody_holds_or_that_waits_stays_and_one_that_is_gone_is_not_there() -> None:
+def test_held_delayed_or_missing_dead_letter_is_not_redriven() -> None:
     lab = Lab()
     lab.queue("a")
     dead = lab.queue("dead")
@@ -229,7 +229,7 @@ def test_one_letter_that_somebody_holds_or_that_waits_stays_and_one_that_is_gone
 
 
 @pytest.mark.parametrize("how", ["delete", "shutdown"])
-def test_one_letter_of_a_queue_that_ends_meanwhile_is_refused(how: str) -> None:
+def test_redrive_from_an_ending_queue_is_refused(how: str) -> None:
     """It was read from the disk again and again, and the answer never came."""
     lab = Lab()
     lab.queue("a")
@@ -244,7 +244,7 @@ def test_one_letter_of_a_queue_that_ends_meanwhile_is_refused(how: str) -> None:
     assert redriven == Redriven(0, {}, False)
 
 
-def test_letters_that_stay_are_given_once_however_often_they_were_tried() -> None:
+def test_skipped_dead_letters_are_delivered_once() -> None:
     """One take gave a letter as many times as it had stayed, and an ack of them all was refused."""
     lab = Lab()
     dead = lab.queue("dead")

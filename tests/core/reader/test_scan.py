@@ -31,7 +31,7 @@ def seqs(lab: Lab, queue: LocalQueue, start: int = 1, **wanted: Any) -> tuple[li
     return [seq for seq, _, _ in found], next_seq
 
 
-def test_a_page_shows_what_is_live_and_where_to_continue() -> None:
+def test_page_has_live_messages_and_the_next_position() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(10))
@@ -46,7 +46,7 @@ def test_a_page_shows_what_is_live_and_where_to_continue() -> None:
     assert dict((seq, body) for seq, body, _ in look(lab, queue)[0])[5] == b"4:"
 
 
-def test_a_page_ends_where_its_bytes_are_used_up_but_has_one_message() -> None:
+def test_page_is_bounded_by_bytes_but_has_one_message() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(10, 1000))
@@ -54,7 +54,7 @@ def test_a_page_ends_where_its_bytes_are_used_up_but_has_one_message() -> None:
     assert seqs(lab, queue, 4, bytes_max=2 * 1024 + 24) == ([4, 5], 6)
 
 
-def test_pages_together_show_every_message_once_whatever_was_moved_by_the_cleaner() -> None:
+def test_pages_show_every_message_once_despite_the_cleaner() -> None:
     lab = Lab(cap=256 * 1024)
     queue = lab.queue()
     peer = Peer(lab, queue, window=100_000)
@@ -87,7 +87,7 @@ def test_tries_are_reported_per_group() -> None:
     assert [tries for _, _, tries in look(lab, queue)[0]] == [0, 0, 0]
 
 
-def test_what_lies_before_the_first_message_is_gone() -> None:
+def test_positions_before_the_first_message_are_gone() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(3))
@@ -97,7 +97,7 @@ def test_what_lies_before_the_first_message_is_gone() -> None:
     assert gone.value.members == {"first": 3, "epoch": queue.uid, "lost": 0}
 
 
-def test_a_page_of_a_queue_that_has_ended_is_refused_and_nothing_is_called_damaged(
+def test_page_of_an_ended_queue_is_refused_without_damage(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its files were looked for again and again, and then the log said that they could not be read."""

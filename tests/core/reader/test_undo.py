@@ -57,7 +57,7 @@ def settle(lab: Lab, queue: LocalQueue, how: str) -> None:
 
 @pytest.mark.parametrize("end", ["", "shutdown", "kill", "power"])
 @pytest.mark.parametrize("how", ["acked", "auto", "deleted by id", "popped", "purged"])
-def test_what_was_settled_returns_where_it_was_with_its_id_and_untried(how: str, end: str) -> None:
+def test_undo_restores_settled_messages_in_place_untried(how: str, end: str) -> None:
     lab = Lab()
     queue = lab.queue()
     seqs = lab.publish(queue, *numbered(5))
@@ -74,7 +74,7 @@ def test_what_was_settled_returns_where_it_was_with_its_id_and_untried(how: str,
     assert Peer(lab, queue).bodies == [*numbered(5), b"later"]
 
 
-def test_what_returned_does_not_come_twice_and_can_be_settled_and_undone_again() -> None:
+def test_restored_message_is_delivered_once_and_can_be_undone_again() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(3))
@@ -88,7 +88,7 @@ def test_what_returned_does_not_come_twice_and_can_be_settled_and_undone_again()
     assert lab.pop_all(queue) == numbered(3)
 
 
-def test_the_last_that_were_settled_return_or_those_of_a_time_or_one() -> None:
+def test_undo_by_count_time_or_id() -> None:
     lab = Lab()
     queue = lab.queue()
     seqs = lab.publish(queue, *numbered(10))
@@ -104,7 +104,7 @@ def test_the_last_that_were_settled_return_or_those_of_a_time_or_one() -> None:
 
 
 @pytest.mark.parametrize("harm", [flipped_bit, bad_sector])
-def test_it_says_that_nothing_returns_from_before_a_damaged_place(
+def test_undo_stops_at_damage_and_reports_it(
     harm: Callable[[Inode, int, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It left that out without a word, and with it what was settled behind, up to the end of the segment."""
@@ -119,7 +119,7 @@ def test_it_says_that_nothing_returns_from_before_a_damaged_place(
     assert lab.bodies(queue) == [b"behind".ljust(5000)]
 
 
-def test_a_rejected_an_expired_and_a_redriven_message_stay_where_they_went() -> None:
+def test_rejected_expired_and_redriven_messages_are_not_restored() -> None:
     lab = Lab()
     queue, dead = lab.queue("a", dead_letter="dead"), lab.queue("dead")
     lab.publish(queue, "rejected")
@@ -137,7 +137,7 @@ def test_a_rejected_an_expired_and_a_redriven_message_stay_where_they_went() -> 
     assert undo(lab, queue) == (None, Undone(1, 0, 1, more=False))
 
 
-def test_a_message_that_died_after_it_had_returned_stays_dead() -> None:
+def test_message_dead_lettered_after_an_undo_is_not_restored() -> None:
     lab = Lab()
     queue, dead = lab.queue("a", dead_letter="dead"), lab.queue("dead")
     (seq,) = lab.publish(queue, "a")
@@ -148,7 +148,7 @@ def test_a_message_that_died_after_it_had_returned_stays_dead() -> None:
     assert (lab.bodies(queue), lab.bodies(dead)) == ([], [b"a"])
 
 
-def test_it_returns_in_the_group_that_is_named_and_stays_as_it_is_in_others() -> None:
+def test_undo_affects_only_the_named_group() -> None:
     lab = Lab()
     queue = lab.queue(groups=["declared"])
     lab.publish(queue, "for all")
@@ -165,7 +165,7 @@ def test_it_returns_in_the_group_that_is_named_and_stays_as_it_is_in_others() ->
 
 
 @pytest.mark.parametrize("end", ["", "power"])
-def test_what_lies_between_messages_that_are_there_returns_between_them(end: str) -> None:
+def test_restored_messages_keep_their_order(end: str) -> None:
     """Its run is cut into stretches, and every one can be read."""
     lab = Lab()
     queue = lab.queue()
@@ -186,7 +186,7 @@ def test_what_lies_between_messages_that_are_there_returns_between_them(end: str
     assert queue.damaged == []
 
 
-def test_ordering_keys_hold_for_what_returns() -> None:
+def test_ordering_keys_hold_for_restored_messages() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(4), headers=b"x-key:k\n")
@@ -199,7 +199,7 @@ def test_ordering_keys_hold_for_what_returns() -> None:
     assert peer.bodies == [b"2:", *bodies, b"3:"]
 
 
-def test_a_purge_that_erases_can_not_be_undone() -> None:
+def test_erasing_purge_cannot_be_undone() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *["secret"] * 5)
@@ -209,7 +209,7 @@ def test_a_purge_that_erases_can_not_be_undone() -> None:
     assert not any(b"secret" in data for data in lab.files(queue).values())
 
 
-def test_a_purge_ends_an_undo_that_is_under_way_and_none_begins_before_it_is_over() -> None:
+def test_purge_aborts_and_blocks_undo() -> None:
     lab = Lab()
     queue = lab.queue(cap=64 * MIB)
     lab.publish(queue, *numbered(300, 4000))
@@ -237,7 +237,7 @@ def test_a_purge_ends_an_undo_that_is_under_way_and_none_begins_before_it_is_ove
         lab.pop_all(queue)
 
 
-def test_what_has_no_room_stays_away_and_the_answer_says_how_many_came() -> None:
+def test_undo_restores_what_fits_and_reports_the_count() -> None:
     lab = Lab()
     queue = lab.queue(cap=256 * KIB)
     bodies = numbered(40, 1000)
@@ -257,7 +257,7 @@ def test_what_has_no_room_stays_away_and_the_answer_says_how_many_came() -> None
 
 
 @pytest.mark.parametrize("seconds", [0, 60])
-def test_the_option_keeps_what_was_settled_for_its_time_and_no_longer(seconds: int) -> None:
+def test_retention_option_keeps_settled_messages_for_its_time(seconds: int) -> None:
     lab = Lab(cap=8 * MIB)
     queue = lab.queue(undo=seconds)
     bodies = numbered(60, 50_000)
@@ -279,7 +279,7 @@ def test_the_option_keeps_what_was_settled_for_its_time_and_no_longer(seconds: i
     assert queue.stats.commits == commits, "and then it rests"
 
 
-def test_what_is_kept_to_be_undone_goes_when_its_time_is_over_in_a_queue_that_is_not_empty() -> None:
+def test_retained_messages_are_dropped_in_a_queue_that_is_not_empty() -> None:
     lab = Lab(cap=8 * MIB)
     queue = lab.queue(undo=60)
     lab.publish(queue, *numbered(60, 50_000))
@@ -291,7 +291,7 @@ def test_what_is_kept_to_be_undone_goes_when_its_time_is_over_in_a_queue_that_is
     assert len(queue.log.segments) == 1
 
 
-def test_what_is_kept_to_be_undone_takes_no_room_from_what_is_published() -> None:
+def test_retained_messages_take_no_room_from_publishes() -> None:
     """A queue that keeps it takes all that one without the option does."""
     lab = Lab()
     queues = [lab.queue(f"q{seconds}", cap=MIB, undo=seconds) for seconds in (0, 3600)]
@@ -308,7 +308,7 @@ def test_what_is_kept_to_be_undone_takes_no_room_from_what_is_published() -> Non
     assert sum(taken[0]) == sum(taken[1]) > 50
 
 
-def test_a_queue_with_the_option_erases_at_a_purge_all_the_same() -> None:
+def test_purge_erases_retained_messages() -> None:
     lab = Lab()
     queue = lab.queue(undo=3600)
     lab.publish(queue, *[b"secret" * 2000] * 20)
@@ -318,7 +318,7 @@ def test_a_queue_with_the_option_erases_at_a_purge_all_the_same() -> None:
     assert not any(b"secret" in data for data in lab.files(queue).values())
 
 
-def test_a_publish_that_waits_for_the_cleaner_is_taken_though_an_undo_has_split_what_that_was_about_to_copy() -> None:
+def test_publish_waiting_for_the_cleaner_succeeds_after_an_undo_splits_its_stretch() -> None:
     """The list of what was to be copied had nothing left in it, and the publish waited until something else came."""
     lab = Lab()
     queue = lab.queue(cap=256 * KIB, undo=3600, max_message_size=32 * KIB)

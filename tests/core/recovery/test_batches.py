@@ -34,7 +34,7 @@ def oldest(queue: LocalQueue) -> int:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_a_restart_after_each_step_loses_no_count(how: str) -> None:
+def test_restart_after_each_step_keeps_batch_counts(how: str) -> None:
     lab = Lab()
     lab.queue("dead")
     queue = lab.queue(dead_letter="dead")
@@ -83,7 +83,7 @@ def test_a_tally_outlives_the_segments_of_its_messages(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["kill", "power"])
-def test_a_copy_of_what_was_settled_is_of_no_batch(how: str) -> None:
+def test_copies_of_settled_messages_belong_to_no_batch(how: str) -> None:
     """A declared group keeps the messages, so they are copied; their settles were counted before."""
     lab = Lab(cap=CAP)
     queue = lab.queue(groups=["g"])
@@ -99,7 +99,7 @@ def test_a_copy_of_what_was_settled_is_of_no_batch(how: str) -> None:
     assert [lease.delivery.message.body for lease in lab.lease(queue, 4, group="g")] == [b"0", b"1", b"2", b"3"]
 
 
-def test_what_an_undo_brings_back_is_not_counted_after_a_restart() -> None:
+def test_restored_messages_are_not_counted_after_a_restart() -> None:
     lab = Lab(cap=CAP)
     queue = lab.queue(undo=3600)
     lab.publish_messages(queue, members("a", 3))
@@ -114,7 +114,7 @@ def test_what_an_undo_brings_back_is_not_counted_after_a_restart() -> None:
     assert reports(lab) == [report("a", 3)]
 
 
-def test_an_ack_writes_a_few_bytes_and_no_whole_tally() -> None:
+def test_ack_writes_a_delta_of_the_tally() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish_messages(queue, members("a", 50))
@@ -129,7 +129,7 @@ def test_an_ack_writes_a_few_bytes_and_no_whole_tally() -> None:
     assert [size for note, size in notes if note == Note.BATCH_SETTLED] == [29] * 20
 
 
-def test_settles_of_more_batches_than_a_commit_has_room_for_are_counted_by_several() -> None:
+def test_settles_of_many_batches_are_counted_over_several_commits() -> None:
     lab = Lab(cap=1 << 20)
     queue = lab.queue()
     most = queue.facts.most(Note.BATCH)
@@ -194,7 +194,7 @@ def test_a_commit_that_fails_counts_nothing(fault: str) -> None:
     check_room(queue)
 
 
-def test_messages_that_damage_takes_have_ended_in_an_unknown_way() -> None:
+def test_damaged_messages_count_as_unknown_outcome() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish_messages(queue, members("a", 3)[:1])
@@ -230,7 +230,7 @@ def work(lab: Lab, queue: LocalQueue) -> None:
 
 
 @pytest.mark.parametrize("how", ["kill", "power"])
-def test_a_crash_at_each_call_of_the_disk_loses_no_report_and_makes_none_twice(how: str) -> None:
+def test_crash_at_any_disk_call_keeps_exactly_one_report(how: str) -> None:
     reached = 0
     for number in count(0, 3):
         lab = Lab(cap=CAP, seed=number)

@@ -65,9 +65,7 @@ def places(ward: Ward, kind: str) -> Iterator[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_segment_costs_only_the_commits_it_lies_in_and_is_reported(
-    ward: Ward, kind: str, reported: Told
-) -> None:
+def test_damaged_segment_loses_only_affected_commits(ward: Ward, kind: str, reported: Told) -> None:
     """Only the end of the newest segment can't be told from a torn commit; where it shows, the log says so."""
     dice = Random(kind)
     newest = ward.queue.log.active.path
@@ -86,7 +84,7 @@ def test_a_damaged_segment_costs_only_the_commits_it_lies_in_and_is_reported(
         assert queue.state.next_seq > max(ward.live - lost)
 
 
-def test_a_log_whose_every_header_is_gone_is_read_all_the_same(ward: Ward) -> None:
+def test_log_without_any_header_is_read(ward: Ward) -> None:
     """Two commits end to end give the salt away; what was settled stays settled."""
     files = dict(ward.files)
     for segment in list(ward.queue.log.segments):
@@ -96,7 +94,7 @@ def test_a_log_whose_every_header_is_gone_is_read_all_the_same(ward: Ward) -> No
     assert len(queue.damaged) == len(ward.queue.log.segments)
 
 
-def test_a_log_of_one_commit_without_its_header_is_set_aside_and_reported() -> None:
+def test_log_of_one_commit_without_header_is_quarantined() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "one")
@@ -112,7 +110,7 @@ def test_a_log_of_one_commit_without_its_header_is_set_aside_and_reported() -> N
 
 
 @pytest.mark.parametrize("harm", ["missing", "flipped", "empty", "zeros"])
-def test_a_queue_without_a_good_meta_is_left_alone_and_all_others_are_served(ward: Ward, harm: str) -> None:
+def test_queue_without_a_valid_meta_is_skipped_and_others_are_served(ward: Ward, harm: str) -> None:
     directory = ward.queue.log.directory
     path = f"{directory}/meta"
     good = ward.files[path]
@@ -149,7 +147,7 @@ def test_a_transaction_waits_in_the_journal_for_a_queue_whose_meta_is_damaged() 
     assert [lab.bodies(lab.again(queue)) for queue in queues] == [[b"part"], [b"part"]]
 
 
-def test_a_directory_that_is_no_queue_is_not_removed(tmp_path: Path) -> None:
+def test_foreign_directory_is_not_removed(tmp_path: Path) -> None:
     from curbstone.core.disk import OsDisk
 
     (tmp_path / "queues" / "lost+found").mkdir(parents=True)
@@ -177,9 +175,7 @@ class BadSector:
 
 @pytest.mark.parametrize("page", range(2))
 @pytest.mark.parametrize("what", [".seg", "meta"])
-def test_a_bad_sector_costs_only_what_lies_on_it(
-    ward: Ward, page: int, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_sector_loses_only_its_messages(ward: Ward, page: int, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = ward.queue.log.active.path if what == ".seg" else f"{ward.queue.log.directory}/meta"
     open_now = ward.lab.disk.open
 
@@ -203,7 +199,7 @@ def test_a_bad_sector_costs_only_what_lies_on_it(
     assert found & ward.live
 
 
-def test_a_bad_sector_of_the_journal_keeps_no_server_from_starting(
+def test_bad_sector_of_the_journal_does_not_prevent_a_start(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lab = Lab()
@@ -258,7 +254,7 @@ def test_a_damaged_record_of_the_journal_is_reported_and_the_transactions_behind
     assert lab.bodies(lab.again(queues[1])) == [numbered(3)[0], numbered(3)[2]]
 
 
-def test_records_of_one_write_that_a_power_cut_has_torn_are_no_damage(caplog: pytest.LogCaptureFixture) -> None:
+def test_torn_records_of_one_write_are_no_damage(caplog: pytest.LogCaptureFixture) -> None:
     """The first of them did not check, the next one did: it was reported as damage, and `check` ended with 6."""
     lab = Lab()
     queues = [lab.queue(name) for name in ("a", "b")]
@@ -285,9 +281,7 @@ def record(lab: Lab, queues: list[LocalQueue], texts: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("harm", ["noise", "unreadable"])
-def test_a_newest_segment_of_which_nothing_is_left_is_set_aside_and_reported(
-    ward: Ward, harm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_empty_newest_segment_is_quarantined(ward: Ward, harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was deleted without a word."""
     bad = ward.queue.log.active.path
     in_it = ward.touched(bad, 0, 1 << 30) & ward.live
@@ -317,9 +311,7 @@ def test_a_newest_segment_of_which_nothing_is_left_is_set_aside_and_reported(
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_what_can_not_be_opened_for_a_while_is_read_later_and_is_no_damage(
-    code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_can_not_be_opened_for_a_while_is_no_damage(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(cap=8 << 20)
     queue = lab.queue()
     sent = [body(number, 10_000) for number in range(100)]
@@ -342,7 +334,7 @@ def test_what_can_not_be_opened_for_a_while_is_read_later_and_is_no_damage(
     assert peer.bodies == sent
 
 
-def test_blocks_written_to_the_wrong_place_of_their_own_file_bring_nothing_out_of_order() -> None:
+def test_misplaced_blocks_do_not_reorder_messages() -> None:
     """A good commit that comes before its turn must not hide those with lower numbers behind it."""
     lab = Lab()
     queue = lab.queue()
@@ -363,7 +355,7 @@ def test_blocks_written_to_the_wrong_place_of_their_own_file_bring_nothing_out_o
     ("numbers", "expected"),
     [([], []), ([1, 2, 3], [1, 2, 3]), ([7, 2, 3], [2, 3]), ([1, 9, 2, 3, 4], [1, 2, 3, 4]), ([3, 3, 4], [3, 4])],
 )
-def test_the_most_batches_in_order_are_taken(numbers: list[int], expected: list[int]) -> None:
+def test_longest_ordered_sequence_of_batches_is_used(numbers: list[int], expected: list[int]) -> None:
     assert [
         number for number, _ in most_in_order([(number, place) for place, number in enumerate(numbers)])
     ] == expected

@@ -57,7 +57,7 @@ def started_on(lab: Lab, files: dict[str, bytes]) -> None:
 
 @pytest.mark.parametrize("rounds", [1, 4, 20])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_copy_made_while_messages_come_and_are_settled_starts_and_hides_nothing(seed: int, rounds: int) -> None:
+def test_copy_made_under_load_opens_without_hiding_messages(seed: int, rounds: int) -> None:
     """What was confirmed before the copy began and is not in it was settled meanwhile, or is reported as damage."""
     busy = Busy(seed)
     busy.work(120)
@@ -78,7 +78,7 @@ def test_a_copy_made_while_messages_come_and_are_settled_starts_and_hides_nothin
     assert after == {*found, *new}, "it continues like any other"
 
 
-def test_a_copy_made_between_two_commits_is_whole() -> None:
+def test_copy_made_between_commits_is_complete() -> None:
     busy = Busy(0)
     busy.work(150)
     started_on(busy.lab, busy.copied(0))

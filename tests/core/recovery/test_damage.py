@@ -63,7 +63,7 @@ def flipped(data: bytes, index: int, bits: int) -> bytes:
     return data[:index] + bytes([data[index] ^ bits]) + data[index + 1 :]
 
 
-def test_every_flipped_byte_of_a_log_is_reported_and_costs_at_most_the_commit_it_lies_in() -> None:
+def test_every_flipped_byte_is_reported_and_loses_at_most_its_commit() -> None:
     patient = Patient(settle=False)
     all_seqs = list(range(1, 9))
     for index in range(SEGMENT_BYTES, patient.end):
@@ -76,7 +76,7 @@ def test_every_flipped_byte_of_a_log_is_reported_and_costs_at_most_the_commit_it
         assert patient.lab.publish(queue, SENT[0])[0] > 6
 
 
-def test_a_flipped_byte_in_settles_or_releases_brings_back_and_loses_nothing_else() -> None:
+def test_flipped_byte_in_settles_or_releases_only_restores_messages() -> None:
     patient = Patient()
     expected = {1, 2, 4, 5, 6, 7, 8}
     for index in range(SEGMENT_BYTES, patient.end, 3):
@@ -88,7 +88,7 @@ def test_a_flipped_byte_in_settles_or_releases_brings_back_and_loses_nothing_els
 
 
 @pytest.mark.parametrize("bits", [0x01, 0x80, 0xFF])
-def test_a_flipped_byte_in_a_segments_header_costs_nothing(bits: int) -> None:
+def test_flipped_byte_in_a_segment_header_loses_nothing(bits: int) -> None:
     patient = Patient(settle=False)
     for index in range(SEGMENT_BYTES):
         queue = patient.recovered(flipped(patient.good, index, bits))
@@ -108,7 +108,7 @@ def test_a_log_cut_off_anywhere_keeps_all_whole_commits_and_continues() -> None:
         assert len(patient.lab.bodies(queue)) == count + 1
 
 
-def test_the_cut_off_tail_of_a_log_filled_with_zeros_is_no_damage() -> None:
+def test_zeros_after_a_cut_off_tail_are_no_damage() -> None:
     patient = Patient(settle=False)
     for end in range(SEGMENT_BYTES, patient.end + 1, 7):
         queue = patient.recovered(patient.good[:end].ljust(len(patient.good), b"\0"))
@@ -117,7 +117,7 @@ def test_the_cut_off_tail_of_a_log_filled_with_zeros_is_no_damage() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 4, 64])
-def test_zeros_in_the_middle_cost_only_what_they_cover(size: int) -> None:
+def test_zeros_in_the_middle_lose_only_what_they_cover(size: int) -> None:
     patient = Patient(settle=False)
     for start in range(SEGMENT_BYTES, patient.end - size, 61):
         hole = patient.good[:start] + bytes(size) + patient.good[start + size :]
@@ -131,7 +131,7 @@ def test_zeros_in_the_middle_cost_only_what_they_cover(size: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_random_garbage_anywhere_never_makes_a_message(seed: int) -> None:
+def test_random_garbage_never_becomes_a_message(seed: int) -> None:
     dice = Random(seed)
     patient = Patient()
     data = bytearray(patient.good)
@@ -150,7 +150,7 @@ def test_random_garbage_anywhere_never_makes_a_message(seed: int) -> None:
     patient.lab.publish(queue, SENT[7])
 
 
-def test_damage_says_which_bytes_and_health_repeats_it() -> None:
+def test_damage_report_names_the_bytes_also_in_health() -> None:
     patient = Patient(settle=False)
     queue = patient.recovered(flipped(patient.good, SEGMENT_BYTES + 90, 1))
     (text,) = queue.damaged
@@ -159,7 +159,7 @@ def test_damage_says_which_bytes_and_health_repeats_it() -> None:
     assert health.ok and health.reasons == [f"queue default/q is damaged: {text}"]
 
 
-def test_a_segment_whose_header_is_gone_is_kept_and_the_others_are_served() -> None:
+def test_segment_without_header_is_kept_and_others_are_served() -> None:
     lab = Lab()
     queue = lab.queue(cap=64 * 1024)
     sent = numbered(30, 1000)
@@ -190,7 +190,7 @@ def test_a_missing_segment_is_reported_and_the_others_are_served() -> None:
     assert {path for path in paths if path != paths[1]} <= set(lab.disk.names)
 
 
-def test_segments_that_lie_in_each_others_places_are_kept_and_reported() -> None:
+def test_swapped_segments_are_kept_and_reported() -> None:
     """They were taken for left-overs of a crash and removed, with all that was live in them, without a report."""
     lab = Lab()
     queue = lab.queue(cap=64 * 1024)
@@ -242,7 +242,7 @@ def test_damage_that_appears_while_running_is_reported_and_the_rest_is_delivered
     assert peer.seqs == sorted(peer.seqs)
 
 
-def test_what_cannot_be_read_is_not_counted_as_ready() -> None:
+def test_unreadable_messages_are_not_counted_as_ready() -> None:
     lab = Lab(cap=8 << 20)
     queue = lab.queue()
     lab.publish(queue, *numbered(100, 10_000))
@@ -320,7 +320,7 @@ def test_the_newer_format_of_another_version_is_refused_and_nothing_is_touched()
     assert patient.lab.files(patient.queue) == files
 
 
-def test_a_damaged_queue_takes_and_gives_messages_as_ever() -> None:
+def test_damaged_queue_still_accepts_and_delivers() -> None:
     lab, queue = with_a_damaged_first_commit()
     left = lab.bodies(queue)
     assert queue.damaged and 5 <= len(left) < 10 and left[-5:] == numbered(5, 1000)
@@ -341,7 +341,7 @@ def test_a_damaged_segment_is_kept_for_repair_when_all_else_in_it_is_settled() -
 
 
 @pytest.mark.parametrize("tried", [False, True])
-def test_a_stretch_of_which_nothing_can_be_read_keeps_no_segment_in_the_log(tried: bool) -> None:
+def test_unreadable_stretch_does_not_retain_its_segment(tried: bool) -> None:
     """It was never copied, so its segment never went, and what was settled behind it never made room."""
     lab = Lab()
     queue = lab.queue()

@@ -132,7 +132,7 @@ def formats(lab: Lab) -> set[int]:
     return {header.format for header in headers if header is not None}
 
 
-def test_the_directories_are_of_the_formats_that_they_stand_for() -> None:
+def test_golden_directories_have_their_formats() -> None:
     assert formats(unpacked(FIRST)) == {FORMAT_WITHOUT_REDO}
     lab = unpacked(LAST)
     assert FORMAT_WITHOUT_REDO not in formats(lab)
@@ -141,7 +141,7 @@ def test_the_directories_are_of_the_formats_that_they_stand_for() -> None:
 
 
 @VERSIONS
-def test_all_that_an_earlier_version_wrote_is_found(version: str) -> None:
+def test_data_of_an_earlier_version_is_found(version: str) -> None:
     lab = opened(version)
     expected = wanted(version)
     del expected["wall_ms"]
@@ -153,9 +153,7 @@ def test_all_that_an_earlier_version_wrote_is_found(version: str) -> None:
 
 @VERSIONS
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_the_second_start_finds_the_same_and_nothing_to_mend(
-    version: str, how: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_second_start_finds_the_same_without_repairs(version: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
     lab = opened(version)
     found = describe(lab)
     lab.restart(how, after_ms=0)
@@ -169,7 +167,7 @@ def test_the_second_start_finds_the_same_and_nothing_to_mend(
 
 
 @VERSIONS
-def test_repeats_of_what_an_earlier_version_stored_are_recognised(version: str) -> None:
+def test_repeats_of_earlier_version_messages_are_recognised(version: str) -> None:
     lab = opened(version)
     before = describe(lab)
     for name, key, content in KEYS:
@@ -193,7 +191,7 @@ def test_repeats_of_what_an_earlier_version_stored_are_recognised(version: str) 
 
 
 @VERSIONS
-def test_everything_that_an_earlier_version_left_continues(version: str) -> None:
+def test_state_of_an_earlier_version_remains_in_effect(version: str) -> None:
     lab = opened(version)
     peer = Peer(lab, queue_of(lab, "ordered"))
     assert peer.seqs == [2, 3], "the fourth has the key of the second"
@@ -236,7 +234,7 @@ def rows_of_page(title: str) -> list[list[str]]:
     ]
 
 
-def test_the_page_on_upgrades_has_the_versions_that_are_tested_here_and_the_formats_of_the_code() -> None:
+def test_upgrade_page_lists_the_tested_versions_and_formats() -> None:
     versions = [row[0].split()[0] for row in rows_of_page("From one version to another")]
     assert versions == ALL
     assert sorted(path.name for path in HERE.glob("golden-*.tar.gz")) == sorted(f"golden-{v}.tar.gz" for v in versions)

@@ -139,7 +139,7 @@ def test_a_damaged_redo_file_is_reported_and_kept(harm: Callable[[bytearray], No
     assert len(before) == lab.broker.syncer.file_bytes
 
 
-def test_a_file_that_can_not_be_read_returns_by_a_repair_where_its_place_is_free(
+def test_unreadable_redo_file_can_be_repaired_into_a_free_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk reports an error while the server starts, and reads again later. One queue continues in the meantime."""
@@ -172,7 +172,7 @@ def test_a_file_that_can_not_be_read_returns_by_a_repair_where_its_place_is_free
     assert (root / "damaged" / "redo.1.bad").exists()
 
 
-def test_a_file_of_which_one_record_is_damaged_gives_all_others(tmp_path: Path) -> None:
+def test_redo_file_with_one_damaged_record_keeps_the_others(tmp_path: Path) -> None:
     lab = prepared()
     lab.disk.names["redo.1"].cache[RECORDS_AT + 100] ^= 1
     again(lab)
@@ -183,7 +183,7 @@ def test_a_file_of_which_one_record_is_damaged_gives_all_others(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("what", ["redo.1", "redo.3"])
-def test_a_directory_in_the_place_of_a_redo_file_is_set_aside(what: str) -> None:
+def test_directory_in_place_of_a_redo_file_is_quarantined(what: str) -> None:
     lab = prepared()
     lab.disk.names.pop(what, None)
     lab.disk.make_dir(what)
@@ -206,7 +206,7 @@ def failing(lab: Lab, monkeypatch: pytest.MonkeyPatch, call: str, path: str, cod
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])
-def test_a_segment_that_fails_keeps_only_its_own_queue_from_being_served(
+def test_failing_segment_prevents_only_its_queue_from_being_served(
     call: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The whole server did not start."""
@@ -228,7 +228,7 @@ def test_a_segment_that_fails_keeps_only_its_own_queue_from_being_served(
     assert lab.broker.health().reasons == []
 
 
-def test_a_segment_without_a_header_returns_with_its_commits(tmp_path: Path) -> None:
+def test_segment_without_header_is_restored_from_the_redo_file(tmp_path: Path) -> None:
     lab = Lab()
     for name in NAMES:
         lab.publish(lab.queue(name), "before")
@@ -258,7 +258,7 @@ def test_a_segment_that_was_cut_is_reported_and_the_redo_file_kept(size: int) ->
     assert kept or bodies(lab, "a") == WHOLE
 
 
-def test_a_redo_file_that_can_not_be_removed_keeps_nobody_from_being_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undeletable_redo_file_does_not_prevent_serving(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = prepared()
     original = type(lab.disk).remove
 
@@ -281,7 +281,7 @@ def test_a_redo_file_that_can_not_be_removed_keeps_nobody_from_being_served(monk
 # --- crashes
 
 
-def test_a_power_cut_at_any_call_of_a_replay_that_sets_a_file_aside_loses_none_of_it() -> None:
+def test_power_cut_during_a_quarantining_replay_loses_nothing() -> None:
     lab = prepared()
     harmed = lab.disk.names["redo.1"]
     harmed.cache[RECORDS_AT + 100] ^= 1
@@ -347,9 +347,7 @@ def file_for_directory(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [linked, directory, file_for_directory], ids=lambda harm: harm.__name__)
-def test_one_bad_segment_keeps_only_its_own_queue_from_being_served(
-    harm: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_bad_segment_prevents_only_its_queue_from_being_served(harm: Callable[[Path], None], tmp_path: Path) -> None:
     """With a redo file there, the whole server did not start."""
     root = on_disk(prepared(), tmp_path / "data")
     harm(min(root.glob("queues/*/*.seg")))
@@ -366,7 +364,7 @@ def test_one_bad_segment_keeps_only_its_own_queue_from_being_served(
 
 
 @pytest.mark.parametrize("harm", [linked, directory], ids=lambda harm: harm.__name__)
-def test_a_redo_file_that_is_a_link_or_a_directory_keeps_nobody_from_being_served(
+def test_redo_file_that_is_a_link_or_directory_does_not_prevent_serving(
     harm: Callable[[Path], None], tmp_path: Path
 ) -> None:
     root = on_disk(prepared(), tmp_path / "data")

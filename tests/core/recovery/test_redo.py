@@ -57,7 +57,7 @@ def test_the_commits_of_one_turn_share_a_sync_and_survive_a_power_cut() -> None:
     assert redo_names(lab.disk) == []
 
 
-def test_what_comes_for_queues_while_others_are_synced_is_one_commit_of_each() -> None:
+def test_publishes_during_a_shared_sync_form_one_commit_per_queue() -> None:
     lab, queues = prepared()
     others = [lab.queue(name) for name in ("d", "e", "f")]
     before = [queue.stats.commits for queue in others]
@@ -75,7 +75,7 @@ def test_what_comes_for_queues_while_others_are_synced_is_one_commit_of_each() -
     assert [lab.bodies(lab.queue(name)) for name in ("d", "e", "f")] == [[b"m1", b"m2", b"m3"]] * 3
 
 
-def test_many_that_were_put_off_are_all_written_though_the_first_have_nothing_to_write(
+def test_deferred_commits_are_all_written_although_the_first_are_empty(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lab, queues = prepared()
@@ -96,7 +96,7 @@ def test_many_that_were_put_off_are_all_written_though_the_first_have_nothing_to
     assert answers == [None] * (len(queues) + len(others))
 
 
-def test_commits_that_share_a_sync_are_written_to_their_segments_when_somebody_reads_there() -> None:
+def test_shared_commits_are_written_to_segments_before_a_read() -> None:
     lab, queues = prepared()
     publish_each(lab, queues, "late")
     segment = queues[0].log.active
@@ -110,7 +110,7 @@ def test_commits_that_share_a_sync_are_written_to_their_segments_when_somebody_r
     assert bodies(lab) == [[b"before", b"late"]] * 3
 
 
-def test_they_are_written_there_after_a_second_whoever_reads() -> None:
+def test_shared_commits_are_written_to_segments_after_a_second() -> None:
     lab, queues = prepared()
     publish_each(lab, queues, "late")
     files = [lab.disk.names[queue.log.active.path] for queue in queues]
@@ -121,7 +121,7 @@ def test_they_are_written_there_after_a_second_whoever_reads() -> None:
     assert not lab.host.timers, "nothing is to be done later"
 
 
-def test_a_full_redo_file_is_kept_where_a_segment_can_not_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_redo_file_is_kept_while_a_segment_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was confirmed is in memory and in that file alone; it is served all the same, and there after a crash."""
     lab, queues = prepared()
     publish_each(lab, queues, "late")
@@ -151,7 +151,7 @@ def test_a_queue_that_is_alone_in_its_turn_needs_no_redo_file() -> None:
     assert redo_names(lab.disk) == []
 
 
-def test_acks_share_the_sync_too() -> None:
+def test_acks_share_the_sync() -> None:
     lab, queues = prepared()
     peers = [Peer(lab, queue) for queue in queues]
     done: list[object] = []
@@ -207,7 +207,7 @@ def test_a_crash_at_any_call_of_the_disk_loses_nothing_that_was_confirmed(how: s
     assert reached, "more calls than expected"
 
 
-def test_a_redo_file_is_used_again_when_what_it_has_was_synced() -> None:
+def test_redo_file_is_reused_after_its_segments_are_synced() -> None:
     lab, queues = prepared()
     for number in range(60):
         assert publish_each(lab, queues, f"{number}".ljust(500)) == [None] * 3
@@ -225,7 +225,7 @@ def test_a_stop_leaves_no_redo_file() -> None:
     assert bodies(lab) == [[b"before", b"m"]] * 3
 
 
-def test_a_stop_leaves_many_segments_to_the_next_start_and_a_power_cut_between_takes_nothing() -> None:
+def test_stop_leaves_segments_to_the_next_start_without_loss() -> None:
     lab = Lab()
     queues = [lab.queue(f"q{number}") for number in range(sync_group.SYNCED_AT_STOP_MAX + 8)]
     for queue in queues:
@@ -240,7 +240,7 @@ def test_a_stop_leaves_many_segments_to_the_next_start_and_a_power_cut_between_t
     assert redo_names(lab.disk) == []
 
 
-def test_a_full_redo_file_that_has_something_of_many_segments_is_used_again() -> None:
+def test_full_redo_file_of_many_segments_is_reused() -> None:
     lab = Lab()
     queues = [lab.queue(f"q{number}") for number in range(sync_group.SYNCED_AT_STOP_MAX + 8)]
     for number in range(12):
@@ -251,7 +251,7 @@ def test_a_full_redo_file_that_has_something_of_many_segments_is_used_again() ->
 
 
 @pytest.mark.parametrize("rounds", range(20, 30))
-def test_a_full_redo_file_is_not_used_again_before_all_unreported_commits_are_synced(
+def test_full_redo_file_is_not_reused_before_unreported_commits_are_synced(
     rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Segments that had something there for the first time were left out: nobody had been told, so nobody knew."""
@@ -291,7 +291,7 @@ def on_redo(monkeypatch: pytest.MonkeyPatch, call: str, error: int) -> None:
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("call", ["write", "sync"])
-def test_where_no_redo_file_can_be_had_each_commit_is_synced_by_itself(
+def test_without_a_redo_file_each_commit_is_synced_separately(
     call: str, error: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab, queues = prepared()
@@ -304,7 +304,7 @@ def test_where_no_redo_file_can_be_had_each_commit_is_synced_by_itself(
     assert bodies(lab) == [[b"before", b"m0", b"m1", b"m2"]] * 3
 
 
-def test_a_redo_file_that_fails_later_is_given_up_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redo_file_that_fails_later_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, queues = prepared()
     publish_each(lab, queues, "good")
     with monkeypatch.context() as during:
@@ -317,7 +317,7 @@ def test_a_redo_file_that_fails_later_is_given_up_and_removed(monkeypatch: pytes
     assert bodies(lab) == [[b"before", b"good", b"m", b"more"]] * 3
 
 
-def test_a_segment_that_can_not_be_synced_keeps_the_redo_files_and_health_says_so(
+def test_unsyncable_segment_keeps_redo_files_and_fails_health(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lab, queues = prepared()
@@ -343,7 +343,7 @@ def test_a_segment_that_can_not_be_synced_keeps_the_redo_files_and_health_says_s
     assert bodies(lab)[1:] == [[b"before", b"shared", b"after"]] * 2
 
 
-def test_a_redo_file_that_fails_is_kept_if_a_segment_fails_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_redo_file_is_kept_if_a_segment_fails_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was removed once: the segment's next sync, of which the system says that it is well, was believed."""
     lab, queues = prepared()
     publish_each(lab, queues, "shared")
@@ -366,7 +366,7 @@ def test_a_redo_file_that_fails_is_kept_if_a_segment_fails_with_it(monkeypatch: 
     assert [each[:2] for each in bodies(lab)] == [[b"before", b"shared"]] * 3
 
 
-def test_a_crash_between_the_cut_after_a_failed_commit_and_the_next_segment_leaves_no_damage(
+def test_crash_after_truncating_a_failed_commit_leaves_no_damage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The redo file had the failed commit, the segment was cut before its place, and the start reported damage."""
@@ -404,7 +404,7 @@ def everything_on(lab: Lab) -> bytes:
     return b"".join(bytes(inode.cache) + bytes(inode.durable) for inode in lab.disk.durable_names.values())
 
 
-def test_a_purge_is_confirmed_when_its_bytes_are_gone_from_the_redo_files_too() -> None:
+def test_purge_is_confirmed_after_erasing_redo_files() -> None:
     lab, queues = prepared()
     publish_each(lab, queues, "secret")
     assert lab.answer(queues[0].purge)[0] is None
@@ -413,7 +413,7 @@ def test_a_purge_is_confirmed_when_its_bytes_are_gone_from_the_redo_files_too() 
     assert redo_names(lab.disk) == [] and b"secret" not in everything_on(lab)
 
 
-def test_a_purge_that_can_not_erase_is_refused_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purge_that_cannot_erase_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was refused when all messages were settled already; of the file in use it was not even refused."""
     lab, queues = prepared()
     publish_each(lab, queues, "shared")
@@ -437,7 +437,7 @@ def test_a_purge_that_can_not_erase_is_refused_and_changes_nothing(monkeypatch: 
     assert lab.purge(lab.queue("c")) == 2
 
 
-def test_a_deletion_is_confirmed_when_its_bytes_are_gone_from_the_redo_files_too() -> None:
+def test_deletion_is_confirmed_after_erasing_redo_files() -> None:
     lab, queues = prepared()
     publish_each(lab, queues, "secret")
     for queue in queues:
@@ -445,7 +445,7 @@ def test_a_deletion_is_confirmed_when_its_bytes_are_gone_from_the_redo_files_too
     assert not any(name.startswith("redo.") for name in [*lab.disk.names, *lab.disk.durable_names])
 
 
-def test_what_a_redo_file_says_of_a_segment_in_another_life_is_left_out() -> None:
+def test_redo_records_of_an_earlier_segment_use_are_skipped() -> None:
     lab, queues = prepared()
     publish_each(lab, queues, "m")
     first, second = (lab.disk.names[queue.log.active.path].cache for queue in queues[:2])

@@ -85,9 +85,7 @@ def places(end: int, kind: str) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_damage_costs_only_the_records_it_lies_in_and_is_reported(
-    patient: Patient, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_redo_damage_loses_only_affected_records(patient: Patient, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     dice = Random(kind)
     whole = patient.files["redo.1"]
     last, end = patient.records[-1]
@@ -116,7 +114,7 @@ def test_damage_costs_only_the_records_it_lies_in_and_is_reported(
 
 
 @pytest.mark.parametrize("block", [0, BLOCK_BYTES])
-def test_one_copy_of_the_header_may_be_gone_altogether(patient: Patient, block: int) -> None:
+def test_one_header_copy_can_be_missing(patient: Patient, block: int) -> None:
     whole = patient.files["redo.1"]
     for lost in (bytes(BLOCK_BYTES), Random(1).randbytes(BLOCK_BYTES)):
         found = patient.found(whole[:block] + lost + whole[block + BLOCK_BYTES :])
@@ -151,7 +149,7 @@ LEFT: list[list[bytes]] = [[], [b"first"], [b"second"], [b"first", b"second"]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_journal_costs_no_confirmed_message_and_makes_no_wrong_one(kind: str) -> None:
+def test_damaged_journal_loses_and_invents_no_message(kind: str) -> None:
     """One transaction is in the logs, two are only in the journal, which is damaged at every byte."""
     dice = Random(kind)
     logging.getLogger("curbstone.core").setLevel(logging.CRITICAL)

@@ -64,7 +64,7 @@ def prepared(seed: int) -> Lab:
 @pytest.mark.parametrize(
     ("window", "identifier"), [(apply.WINDOW_BYTES, "t"), (2000, "t"), (apply.WINDOW_BYTES, "series@7")]
 )
-def test_a_crash_at_any_call_of_the_disk_leaves_all_or_nothing_and_the_client_gets_there(
+def test_crash_at_any_disk_call_is_atomic_and_the_client_can_finish(
     how: str, window: int, identifier: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apply, "WINDOW_BYTES", window)
@@ -98,7 +98,7 @@ def test_a_crash_at_any_call_of_the_disk_leaves_all_or_nothing_and_the_client_ge
     assert set(seen) == {"", "staged", "committed"}, seen
 
 
-def test_crashes_while_it_recovers_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crashes_during_recovery_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apply, "WINDOW_BYTES", 2000)
     for crash_in in range(10, calls_of(run), 3):
         lab = prepared(crash_in)
@@ -122,7 +122,7 @@ def test_crashes_while_it_recovers_change_nothing(monkeypatch: pytest.MonkeyPatc
         assert everything(lab) == WANTED, f"crash in {crash_in}"
 
 
-def test_a_restart_at_any_turn_continues_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restart_at_any_turn_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apply, "WINDOW_BYTES", 2000)
     for turns in range(0, 150, 2):
         lab = prepared(turns)
@@ -184,7 +184,7 @@ def _in_log(lab: Lab) -> int:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_at_random_everything_arrives_exactly_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_histories_arrive_exactly_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random transactions, others' messages, consumers, failing disks and crashes; the seed is the whole history."""
     dice = Random(seed)
     print("seed", seed)

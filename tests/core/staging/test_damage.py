@@ -113,16 +113,16 @@ def flip_all(bits: range, stride: int) -> None:
                 check(copies.lab, f"{path} byte {index} bit {bit}")
 
 
-def test_a_flipped_bit_in_any_file_doubles_and_halves_nothing() -> None:
+def test_flipped_bit_keeps_transactions_exactly_once() -> None:
     flip_all(range(1), 5)
 
 
 @pytest.mark.soak
-def test_every_flipped_bit_in_any_file_doubles_and_halves_nothing() -> None:
+def test_every_flipped_bit_keeps_transactions_exactly_once() -> None:
     flip_all(range(8), 1)
 
 
-def test_every_bit_of_a_marker_may_flip() -> None:
+def test_every_flipped_bit_of_a_marker_is_tolerated() -> None:
     shares = {"a": ("0" * 12, QueueShare(6, 300, 50, 1, 0)), "b": ("1" * 12, QueueShare(1, 60, 60, 9, 1))}
     marker = Marker(1 << 60, "default", "t", 1_700_000_000_000, [PartFile("p.1.0", 400, 77, 7)], shares)
     data = marker.encode()
@@ -134,7 +134,7 @@ def test_every_bit_of_a_marker_may_flip() -> None:
         assert decode_marker(data[:cut]) is None
 
 
-def test_every_bit_of_the_lists_of_ids_may_flip() -> None:
+def test_every_flipped_bit_of_the_id_lists_is_tolerated() -> None:
     ids = [CommittedId(bytes([number]) * HASH_BYTES, number, 10 * number) for number in range(1, 6)]
     data = b"".join([each.encode() for each in ids])
     for index in range(8 * len(data)):
@@ -159,7 +159,7 @@ def test_an_append_that_was_cut_off_is_no_damage() -> None:
         assert (len(found), reported.lost, reported.healed) == (3, 0, 0)
 
 
-def test_an_id_that_both_lists_lost_is_reported_for_as_long_as_it_matters() -> None:
+def test_id_lost_from_both_lists_is_reported_while_relevant() -> None:
     """Behind one damaged id all were read as not committed, and 9 of 10 transactions were published twice."""
     lab = Lab()
     lab.queue("a")
@@ -180,7 +180,7 @@ def test_an_id_that_both_lists_lost_is_reported_for_as_long_as_it_matters() -> N
     assert lab.broker.health().reasons == []
 
 
-def test_the_list_of_the_first_release_is_read_and_doubled() -> None:
+def test_id_list_of_the_first_release_is_read_and_duplicated() -> None:
     lab = prepared()
     copies = Copies(lab)
     copies.start(f"{IDS}.copy", None)
@@ -213,7 +213,7 @@ def test_the_marker_of_the_first_release_is_read_and_its_damage_is_reported() ->
     assert "is damaged" in " ".join(lab.broker.health().reasons)
 
 
-def test_a_committed_part_that_is_lost_is_reported_and_awaited() -> None:
+def test_lost_committed_part_is_reported_and_awaited() -> None:
     """The transaction stayed as `committing` for ever, and no error was reported."""
     lab = prepared()
     copies = Copies(lab)
@@ -231,7 +231,7 @@ def test_a_committed_part_that_is_lost_is_reported_and_awaited() -> None:
     assert commit(lab, "coming") == (None, True, 6)
 
 
-def test_a_damaged_part_does_not_let_an_older_one_of_its_name_count() -> None:
+def test_damaged_part_is_not_replaced_by_an_older_one() -> None:
     lab = Lab()
     lab.queue("a")
     stage(lab, "t", "0", {"a": [b"newer"]})
@@ -245,7 +245,7 @@ def test_a_damaged_part_does_not_let_an_older_one_of_its_name_count() -> None:
     assert bodies(lab, "a") == []
 
 
-def test_a_commit_waits_for_a_queue_that_is_not_served_and_continues_when_it_is_again() -> None:
+def test_commit_waits_for_an_unserved_queue() -> None:
     """What was committed for it was dropped."""
     lab = Lab()
     a = lab.queue("a")

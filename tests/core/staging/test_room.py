@@ -28,7 +28,7 @@ def bodies(lab: Lab, name: str) -> list[bytes]:
     return lab.bodies(lab.broker.get(queue_name(name)))
 
 
-def test_a_queue_without_room_refuses_the_commit_and_what_is_staged_stays() -> None:
+def test_full_queue_refuses_the_commit_and_keeps_staged_messages() -> None:
     lab = start(cap=128 * 1024)
     big = [b"x" * 1000] * 70
     stage(lab, "t", "0", {"a": big, "b": big})
@@ -54,7 +54,7 @@ def scattered(lab: Lab, name: str) -> LocalQueue:
     return queue
 
 
-def test_a_commit_waits_for_the_room_that_the_cleaner_makes_and_not_for_time() -> None:
+def test_commit_waits_for_the_cleaner_without_a_timer() -> None:
     lab = start(cap=128 * 1024)
     queue = scattered(lab, "a")
     stage(lab, "t", "0", {"a": [b"staged" * 100] * 40, "b": [b"too"]})
@@ -70,7 +70,7 @@ def test_a_commit_waits_for_the_room_that_the_cleaner_makes_and_not_for_time() -
     check_room(queue)
 
 
-def test_what_fits_does_not_wait_behind_a_commit_that_waits_for_room() -> None:
+def test_fitting_publishes_pass_a_commit_waiting_for_room() -> None:
     lab = start(cap=128 * 1024)
     queue = scattered(lab, "a")
     lab.pop_all(queue)
@@ -90,7 +90,7 @@ def test_what_fits_does_not_wait_behind_a_commit_that_waits_for_room() -> None:
 
 
 @pytest.mark.source
-def test_a_commit_does_not_wait_for_room_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_waits_for_room_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = start(cap=128 * 1024)
     queue = scattered(lab, "a")
     stage(lab, "t", "0", {"a": [b"staged" * 100] * 40, "b": [b"too"]})
@@ -133,7 +133,7 @@ def test_a_commit_that_waits_for_room_is_answered_when_a_queue_ends(how: str) ->
         assert commit(lab, "t")[0] is None
 
 
-def test_a_cap_can_not_be_lowered_below_what_a_commit_was_promised() -> None:
+def test_cap_cannot_be_lowered_below_reserved_commits() -> None:
     lab = start(cap=4 * MIB)
     stage(lab, "t", "0", {"a": numbered(2000, 1000)})
     lab.broker.staging.commit("default", "t", None, lambda *_given: None)

@@ -14,7 +14,7 @@ from tests.core.staging.test_staging import HOWS, bodies, start
 
 
 @HOWS
-def test_of_a_series_the_last_number_alone_is_remembered(how: str) -> None:
+def test_only_the_last_number_of_a_series_is_kept(how: str) -> None:
     lab = start()
     for number in range(8, 11):
         stage(lab, f"query@{number}", "0", {"a": [b"%d" % number]})
@@ -40,7 +40,7 @@ def test_of_a_series_the_last_number_alone_is_remembered(how: str) -> None:
 
 
 @HOWS
-def test_a_number_of_a_series_that_is_committed_again_has_to_be_about_the_same(how: str) -> None:
+def test_repeated_series_number_requires_the_same_content(how: str) -> None:
     """Spark repeats its last batch, and one with an old checkpoint plans another batch under a number of before."""
     lab = start()
     for number in range(1, 4):
@@ -59,7 +59,7 @@ def test_a_number_of_a_series_that_is_committed_again_has_to_be_about_the_same(h
     assert commit(lab, "old@7", content="unknown then")[:2] == (None, True)
 
 
-def test_each_owner_has_series_of_its_own() -> None:
+def test_series_are_per_owner() -> None:
     lab = start()
     stage(lab, "query@2", "0", {"a": [b"m"]})
     commit(lab, "query@2")
@@ -69,7 +69,7 @@ def test_each_owner_has_series_of_its_own() -> None:
         lab.broker.staging.status("another", "query@1")
 
 
-def test_what_is_staged_behind_its_series_is_refused_and_not_taken_for_committed() -> None:
+def test_outdated_series_number_is_refused_and_not_treated_as_committed() -> None:
     lab = start()
     stage(lab, "query@1", "0", {"a": [b"late"]})
     stage(lab, "query@2", "0", {"a": [b"m"]})
@@ -80,7 +80,7 @@ def test_what_is_staged_behind_its_series_is_refused_and_not_taken_for_committed
     assert bodies(lab, "a") == [b"m"] and not staged_files(lab)
 
 
-def test_very_many_commits_of_a_series_take_no_room() -> None:
+def test_series_commits_take_no_room() -> None:
     lab = start()
     lab.broker.disk.make_dir("staging")
     committed = lab.broker.staging.committed

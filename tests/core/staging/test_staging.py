@@ -43,7 +43,7 @@ def bodies(lab: Lab, name: str) -> list[bytes]:
     return lab.bodies(lab.broker.get(queue_name(name)))
 
 
-def test_what_is_staged_is_in_no_queue_and_what_is_committed_is_in_all_in_order() -> None:
+def test_staged_messages_are_invisible_and_committed_ones_in_order() -> None:
     lab = start()
     stage(lab, "t", "1", {"a": [b"1", b"2"], "b": [b"3"]})
     stage(lab, "t", "0", {"a": [b"0"]})
@@ -54,7 +54,7 @@ def test_what_is_staged_is_in_no_queue_and_what_is_committed_is_in_all_in_order(
     assert not staged_files(lab) and lab.broker.staging.bytes == 0 and not len(lab.broker.staging)
 
 
-def test_the_parts_come_in_the_order_they_are_named_and_the_others_go() -> None:
+def test_commit_uses_the_named_parts_in_order_and_drops_others() -> None:
     lab = start()
     for part in "xyz":
         stage(lab, "t", part, {"a": [part.encode()]})
@@ -63,7 +63,7 @@ def test_the_parts_come_in_the_order_they_are_named_and_the_others_go() -> None:
     assert not staged_files(lab) and lab.broker.staging.bytes == 0
 
 
-def test_staged_messages_have_the_priority_that_their_headers_say() -> None:
+def test_staged_messages_keep_their_priority() -> None:
     lab = start()
     messages = [
         Message(b"low", b"priority:0\n"),
@@ -76,7 +76,7 @@ def test_staged_messages_have_the_priority_that_their_headers_say() -> None:
 
 
 @HOWS
-def test_a_commit_that_is_repeated_changes_nothing_also_after_a_restart(how: str) -> None:
+def test_repeated_commit_changes_nothing_also_after_a_restart(how: str) -> None:
     lab = start()
     stage(lab, "t", "0", {"a": [b"m"]})
     assert commit(lab, "t") == (None, False, 1)
@@ -91,7 +91,7 @@ def test_a_commit_that_is_repeated_changes_nothing_also_after_a_restart(how: str
     assert bodies(lab, "a") == [b"m"]
 
 
-def test_an_id_is_forgotten_after_seven_days() -> None:
+def test_committed_id_is_dropped_after_seven_days() -> None:
     lab = start()
     stage(lab, "t", "0", {"a": [b"m"]})
     commit(lab, "t")
@@ -104,7 +104,7 @@ def test_an_id_is_forgotten_after_seven_days() -> None:
     assert bodies(lab, "a") == [b"m", b"n"]
 
 
-def test_the_list_of_ids_is_rewritten_when_most_of_it_is_old() -> None:
+def test_id_list_is_compacted_when_mostly_old() -> None:
     lab = start()
     committed = lab.broker.staging.committed
     lab.broker.disk.make_dir("staging")
@@ -123,7 +123,7 @@ def test_the_list_of_ids_is_rewritten_when_most_of_it_is_old() -> None:
 
 
 @HOWS
-def test_what_is_staged_survives_a_restart_until_its_time_is_over(how: str) -> None:
+def test_staged_messages_survive_a_restart_until_they_expire(how: str) -> None:
     lab = start()
     stage(lab, "t", "0", {"a": [b"m"]})
     stage(lab, "t", "0", {"a": [b"n"]})
@@ -136,7 +136,7 @@ def test_what_is_staged_survives_a_restart_until_its_time_is_over(how: str) -> N
 
 
 @HOWS
-def test_what_is_idle_for_an_hour_is_dropped_restarts_included(how: str) -> None:
+def test_idle_transaction_is_dropped_after_an_hour_across_restarts(how: str) -> None:
     lab = start()
     stage(lab, "t", "0", {"a": [b"m"]})
     lab.pass_time(HOUR_MS - 1000)
@@ -148,7 +148,7 @@ def test_what_is_idle_for_an_hour_is_dropped_restarts_included(how: str) -> None
         commit(lab, "t")
 
 
-def test_calls_keep_it_alive_and_silence_ends_it() -> None:
+def test_calls_keep_a_transaction_alive() -> None:
     lab = start()
     stage(lab, "t", "0", {"a": [b"m"]})
     for _ in range(5):
@@ -158,7 +158,7 @@ def test_calls_keep_it_alive_and_silence_ends_it() -> None:
     assert state(lab, "t") == "" and not staged_files(lab)
 
 
-def test_dropping_removes_everything_and_can_be_repeated() -> None:
+def test_abort_removes_everything_and_can_be_repeated() -> None:
     lab = start()
     stage(lab, "t", "0", {"a": [b"m"]})
     assert drop(lab, "t") is None and drop(lab, "t") is None
@@ -167,7 +167,7 @@ def test_dropping_removes_everything_and_can_be_repeated() -> None:
     assert state(lab, "t") == ""
 
 
-def test_the_limit_counts_all_transactions_also_after_a_restart() -> None:
+def test_staging_limit_counts_all_transactions_after_a_restart() -> None:
     lab = start()
     stage(lab, "t", "0", {"a": [b"x" * 50_000]})
     lab.restart("power")
@@ -183,7 +183,7 @@ def test_the_limit_counts_all_transactions_also_after_a_restart() -> None:
 
 
 @pytest.mark.parametrize("how", ["", "shutdown", "power"])
-def test_one_project_can_not_use_up_what_may_be_staged(how: str) -> None:
+def test_staging_limit_per_project(how: str) -> None:
     """The limit was shared by all, so one project could keep all others from staging."""
     lab = start()
     lab.queue("a", cap=MIB)
@@ -210,7 +210,7 @@ def test_one_project_can_not_use_up_what_may_be_staged(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["", "shutdown", "power"])
-def test_one_user_can_not_use_up_what_may_be_staged_whatever_the_projects(how: str) -> None:
+def test_staging_limit_per_user(how: str) -> None:
     """By as many projects as one liked, each with a little, everything could be used up; or by a restart."""
     lab = start()
     lab.broker.staging.area.bytes_max = 16 * 4096 * 4
@@ -238,7 +238,7 @@ def test_one_user_can_not_use_up_what_may_be_staged_whatever_the_projects(how: s
     assert lab.broker.staging.bytes == 64 * 4096
 
 
-def test_a_missing_part_or_transaction_is_reported_and_nothing_happens() -> None:
+def test_missing_part_or_transaction_is_reported() -> None:
     lab = start()
     stage(lab, "t", "0", {"a": [b"m"]})
     with pytest.raises(NoSuchTransaction, match="no part 1"):
@@ -258,7 +258,7 @@ def test_an_empty_part_can_be_committed() -> None:
     assert commit(lab, "t") == (None, True, 0)
 
 
-def test_a_queue_that_is_not_there_is_named_when_staging_and_when_committing() -> None:
+def test_missing_queue_is_named_when_staging_and_committing() -> None:
     lab = start()
     with pytest.raises(NoSuchQueue, match="default/none"):
         stage(lab, "t", "0", {"none": [b"m"]})
@@ -280,7 +280,7 @@ def test_a_message_too_large_for_its_queue_is_refused() -> None:
     assert isinstance(error, MessageTooLarge)
 
 
-def test_parts_are_refused_while_the_commit_is_under_way_and_one_commit_serves_two() -> None:
+def test_parts_are_refused_during_a_commit_and_concurrent_commits_share_it() -> None:
     lab = start()
     stage(lab, "t", "0", {"a": [b"m"]})
     late = upload(lab, "t", "late")
@@ -299,7 +299,7 @@ def test_parts_are_refused_while_the_commit_is_under_way_and_one_commit_serves_t
     assert bodies(lab, "a") == [b"m"]
 
 
-def test_a_part_that_was_not_whole_when_its_client_went_leaves_nothing() -> None:
+def test_incomplete_part_of_a_disconnected_client_leaves_nothing() -> None:
     lab = start()
     coming = upload(lab, "t", "0")
     coming.feed(frames_of({"a": [b"x" * 600_000, b"y" * 600_000]})[:-1])
@@ -312,7 +312,7 @@ def test_a_part_that_was_not_whole_when_its_client_went_leaves_nothing() -> None
     assert not staged_files(lab) and lab.broker.staging.bytes == 0 and not len(lab.broker.staging)
 
 
-def test_what_a_client_left_takes_no_file_from_the_next_transaction_of_that_id() -> None:
+def test_abandoned_part_does_not_affect_the_next_transaction_of_that_id() -> None:
     """The next one could be begun, and write under the same name, before the first one's file was removed."""
     data = frames_of({"a": [b"x" * 700_000]})
     for seed in range(20):  # of the order in which jobs are done
@@ -358,7 +358,7 @@ def test_delays_count_from_the_commit_and_the_ttl_of_the_queue_applies() -> None
     assert lab.bodies(b) == []
 
 
-def test_a_queue_deleted_after_the_marker_loses_its_share_and_the_others_get_theirs() -> None:
+def test_queue_deleted_after_the_marker_loses_only_its_part() -> None:
     for turns in range(1, 60):
         lab = start()
         stage(lab, "t", "0", {"a": numbered(300, 1000), "b": numbered(300, 1000)})
@@ -379,7 +379,7 @@ def test_a_queue_deleted_after_the_marker_loses_its_share_and_the_others_get_the
 
 @pytest.mark.parametrize("failures", range(1, 5))
 @pytest.mark.parametrize("after", range(8))
-def test_failed_syncs_are_answered_or_overcome_and_never_half(failures: int, after: int) -> None:
+def test_failed_syncs_keep_commits_atomic(failures: int, after: int) -> None:
     lab = start()
     mine = numbered(50, 1000)
     stage(lab, "t", "0", {"a": mine, "b": mine})
@@ -396,7 +396,7 @@ def test_failed_syncs_are_answered_or_overcome_and_never_half(failures: int, aft
     assert commit(lab, "t") == (None, True, 100)
 
 
-def test_a_damaged_part_is_noticed_before_anything_happens() -> None:
+def test_damaged_part_is_detected_before_the_commit() -> None:
     lab = start()
     stage(lab, "t", "0", {"a": [b"hello" * 100]})
     (path,) = staged_files(lab)
@@ -406,7 +406,7 @@ def test_a_damaged_part_is_noticed_before_anything_happens() -> None:
     assert bodies(lab, "a") == [] and state(lab, "t") == "staged"
 
 
-def test_what_is_settled_while_the_rest_is_applied_does_not_return() -> None:
+def test_message_settled_during_the_commit_does_not_return() -> None:
     lab = start(cap=2 * MIB)
     stage(lab, "t", "0", {"a": numbered(1000, 700)})
     peer = Peer(lab, lab.broker.get(queue_name("a")), window=10_000)
