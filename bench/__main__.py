@@ -15,7 +15,21 @@ from types import FrameType
 
 from rich.console import Console
 
-from bench import backlog, charts, disk, footprint, login, page, peers, report, scaling, spark_load, syncs, workloads
+from bench import (
+    backlog,
+    charts,
+    disk,
+    footprint,
+    login,
+    memory,
+    page,
+    peers,
+    report,
+    scaling,
+    spark_load,
+    syncs,
+    workloads,
+)
 from bench.disk import Limit
 from bench.measure import Measurement, Target
 from bench.peer import Subject
@@ -135,6 +149,8 @@ class Session:
         )
 
     def run(self) -> None:
+        if PEERS in self.known.names:
+            self._say(f"touched {memory.touch_free() / 2**30:.1f} GiB of free memory")
         if DISK in self.known.names:
             self._attempt("bare limit", self._measure_disk)
         if self.wanted and self.known.alone:
