@@ -34,7 +34,7 @@ reads = st.lists(st.lists(frames, min_size=1, max_size=5), max_size=5)
 
 
 @given(reads)
-def test_a_producer_gets_one_answer_a_message_in_order(reads: list[list[Inbound]]) -> None:
+def test_producer_gets_one_answer_per_message_in_order(reads: list[list[Inbound]]) -> None:
     queue = FakeQueue()
     session = PublishSession(ToQueue(queue.queue, anything, confirm_ids=True), ANYBODY, SETTINGS)
     wire = FakeWire(session)

@@ -38,12 +38,12 @@ async def test_pages_of_listed_origins_can_read_every_answer_except_that_to_a_wr
 
 
 @pytest.mark.parametrize("path", [QUEUE, MESSAGES, "/v2", "/healthz", "/metrics", "/v2/p1/events"])
-async def test_a_trailing_slash_leads_nowhere_and_to_no_other_path(gateway: Running, path: str) -> None:
+async def test_trailing_slash_is_404(gateway: Running, path: str) -> None:
     reply = await gateway.http.get(path + "/")
     assert (reply.status_code, reply.json()["detail"]) == (404, f"there is nothing at '{path}/'")
 
 
-async def test_each_path_names_its_verbs_when_it_is_asked_and_when_the_verb_is_wrong(gateway: Running) -> None:
+async def test_options_and_405_list_the_methods_of_each_path(gateway: Running) -> None:
     for route in gateway.server.app.gateway.routes:
         assert isinstance(route, Route)
         path = re.sub(r"\{\w+\}", "x", route.path).replace("/v2/x/queues/x", QUEUE)
@@ -53,7 +53,7 @@ async def test_each_path_names_its_verbs_when_it_is_asked_and_when_the_verb_is_w
         assert refused.json()["detail"] == "PATCH is not allowed here"
 
 
-async def test_an_error_of_the_server_is_a_problem_that_says_where_to_look(
+async def test_internal_error_is_a_problem_that_refers_to_the_log(
     gateway: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(*_: object) -> None:

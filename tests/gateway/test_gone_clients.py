@@ -63,9 +63,7 @@ async def ask(gateway: Running, method: str, path: str, body: bytes = b"", *, is
 
 @pytest.mark.parametrize("wait", [0, 20])
 @pytest.mark.parametrize("call", ["pop", "lease"])
-async def test_a_message_taken_for_a_client_that_is_gone_is_where_it_was(
-    gateway: Running, call: str, wait: int
-) -> None:
+async def test_message_popped_for_a_disconnected_client_is_requeued(gateway: Running, call: str, wait: int) -> None:
     """A pop settled it for nobody, and a lease kept it away for its whole time."""
     await gateway.publish(b"a", b"b")
     if call == "pop":
@@ -79,14 +77,14 @@ async def test_a_message_taken_for_a_client_that_is_gone_is_where_it_was(
 
 
 @pytest.mark.parametrize("call", ["pop", "lease"])
-async def test_a_client_that_is_there_gets_its_message(gateway: Running, call: str) -> None:
+async def test_connected_client_gets_its_message(gateway: Running, call: str) -> None:
     await gateway.publish(b"a")
     method, path = ("DELETE", MESSAGES) if call == "pop" else ("POST", MESSAGES + "/lease")
     start, body = await ask(gateway, method, path, is_gone=lambda: False)
     assert start["status"] == 200 and b"a" in body["body"]
 
 
-async def test_pops_behind_answers_that_nobody_reads_take_nothing(anyio_backend: object, tmp_path: Path) -> None:
+async def test_pops_behind_unread_responses_take_nothing(anyio_backend: object, tmp_path: Path) -> None:
     """Ten pops in one piece: their messages were settled one by one, though the client had not read the first."""
     settings = GatewaySettings(max_message_size=MIB)
     async with running(tmp_path / "data", settings, QueueOptions(cap=64 * MIB)) as gateway:
@@ -107,7 +105,7 @@ async def test_pops_behind_answers_that_nobody_reads_take_nothing(anyio_backend:
         assert len(await gateway.pop_all()) >= 3
 
 
-async def test_a_page_counts_no_more_once_its_request_has_ended_though_the_client_left(gateway: Running) -> None:
+async def test_page_budget_is_released_when_the_client_left(gateway: Running) -> None:
     """It counted for ever, and the client's user got no deliveries any more."""
     budget_of_all = gateway.server.acceptor.admission.budget
     answer = gateway.server.app
@@ -175,7 +173,7 @@ HELD = Held(lambda: None, lambda _look: lambda: None)
 
 
 @pytest.mark.parametrize("can_stop", [True, False])
-async def test_a_stop_answers_with_nothing_only_who_was_not_served(can_stop: bool) -> None:
+async def test_stop_answers_unserved_requests_with_nothing(can_stop: bool) -> None:
     polls = Polls()
     call = Call(can_stop=can_stop)
     poll = asyncio.ensure_future(polls.poll(call.start, never, HELD))
@@ -187,7 +185,7 @@ async def test_a_stop_answers_with_nothing_only_who_was_not_served(can_stop: boo
 
 
 @pytest.mark.parametrize("result", ["served", CurbstoneError("refused")])
-async def test_what_comes_too_late_for_a_client_is_given_back(result: object) -> None:
+async def test_message_too_late_for_its_client_is_requeued(result: object) -> None:
     back: list[Delivery | Lease] = []
     call = Call(can_stop=False)
     with pytest.raises(ClientGone):

@@ -25,9 +25,7 @@ def post(body: bytes, *, chunked: bool, offer: bytes = OFFER) -> bytes:
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("body", [b"", b"hello", b"x\r\n\r\n" * 8_000])
-async def test_a_body_behind_an_offer_is_stored_and_the_connection_continues(
-    gateway: Running, chunked: bool, body: bytes
-) -> None:
+async def test_body_with_an_ignored_upgrade_is_stored(gateway: Running, chunked: bool, body: bytes) -> None:
     """It was dropped: an empty message was stored, and confirmed with 201."""
     reply = await gateway.raw(post(body, chunked=chunked) + post(b"behind", chunked=chunked, offer=b"") + LAST)
     assert [line for line in reply.split(b"\r\n") if line.startswith(b"HTTP/1.1")] == [
@@ -37,7 +35,7 @@ async def test_a_body_behind_an_offer_is_stored_and_the_connection_continues(
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_however_the_bytes_are_cut(gateway: Running, seed: int) -> None:
+async def test_ignored_upgrade_works_for_any_split(gateway: Running, seed: int) -> None:
     print(f"seed {seed}")
     dice = random.Random(seed)
     bodies = [b"%d\r\n\r\n" % number + b"y" * dice.choice([0, 1, 300, 5_000]) for number in range(12)]
@@ -55,7 +53,7 @@ async def test_however_the_bytes_are_cut(gateway: Running, seed: int) -> None:
     assert await gateway.pop_all() == bodies
 
 
-async def test_a_request_without_a_body_is_answered_too_and_an_offer_to_close_is_kept(gateway: Running) -> None:
+async def test_ignored_upgrade_without_a_body_is_answered(gateway: Running) -> None:
     offer = b"Connection: close, Upgrade\r\nUpgrade: h2c\r\n"
     look = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n%b\r\n" % OFFER
     reply = await gateway.raw(look + post(b"1", chunked=False, offer=offer))

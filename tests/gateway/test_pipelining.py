@@ -51,9 +51,7 @@ async def connection_of(
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_requests_sent_ahead_are_answered_in_their_order_however_they_are_cut(
-    gateway: Running, seed: int
-) -> None:
+async def test_pipelined_requests_are_answered_in_order_for_any_split(gateway: Running, seed: int) -> None:
     print(f"seed {seed}")
     dice = random.Random(seed)
     sizes = [dice.choice([0, 1, 10, 255, 256, 257, 3000, 60_000]) for _ in range(60)]
@@ -96,7 +94,7 @@ async def test_a_client_that_does_not_read_is_not_read(gateway: Running) -> None
     assert not wire.held
 
 
-async def test_a_flood_that_is_read_leaves_the_others_their_turns(gateway: Running) -> None:
+async def test_flood_of_requests_does_not_starve_others(gateway: Running) -> None:
     """One such client held up all others for seconds."""
     reader, writer, wire = await connection_of(gateway)
     writer.write(HEALTH * 20_000)
@@ -112,7 +110,7 @@ async def test_a_flood_that_is_read_leaves_the_others_their_turns(gateway: Runni
     writer.transport.abort()
 
 
-async def test_what_waits_behind_a_long_poll_is_kept_as_bytes_and_answered_after_it(gateway: Running) -> None:
+async def test_requests_behind_a_long_poll_are_answered_after_it(gateway: Running) -> None:
     reader, writer, wire = await connection_of(gateway)
     writer.write(b"DELETE %b?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n" % MESSAGES.encode() + HEALTH * 3000)
     await gateway.polling(1)
@@ -131,7 +129,7 @@ async def test_a_bad_request_behind_good_ones_is_refused_after_their_answers(gat
     assert await gateway.pop_all() == [b"a", b"b"]
 
 
-async def test_nothing_behind_a_request_that_closes_is_answered(gateway: Running) -> None:
+async def test_requests_behind_connection_close_are_not_answered(gateway: Running) -> None:
     reply = await gateway.raw(LAST + post(b"a") * 100)
     assert reply.count(b"HTTP/1.1 ") == 1
     assert await gateway.counts() == (0, 0, 0)
@@ -158,7 +156,7 @@ async def test_a_client_that_leaves_while_its_answers_wait_leaves_no_traceback(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-async def test_a_websocket_that_was_asked_for_behind_other_requests_is_served(gateway: Running) -> None:
+async def test_pipelined_websocket_upgrade_is_served(gateway: Running) -> None:
     await gateway.publish("a")
     reader, writer = await asyncio.open_connection(*gateway.address)
     lines = [f"GET {MESSAGES} HTTP/1.1", "Host: localhost", "Connection: Upgrade", "Upgrade: websocket"]

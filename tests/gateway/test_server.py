@@ -77,7 +77,7 @@ async def test_many_pipelined_requests_are_no_large_head(gateway: Running) -> No
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /hea", POST + b"Content-Length: 5\r\n\r\nab"])
-async def test_a_request_that_does_not_come_is_408_or_closed(gateway: Running, sent: bytes) -> None:
+async def test_missing_request_is_408_or_closed(gateway: Running, sent: bytes) -> None:
     before = set(gateway.server.clients)
     reader, writer = await asyncio.open_connection(*gateway.address)
     writer.write(sent)
@@ -101,7 +101,7 @@ async def test_a_body_that_continues_after_its_refusal_is_cut_off_in_silence(gat
     writer.close()
 
 
-async def test_what_is_wrong_behind_a_good_request_does_not_overtake_its_answer(gateway: Running) -> None:
+async def test_error_does_not_overtake_an_earlier_answer(gateway: Running) -> None:
     reply = await gateway.raw(POST + b"Content-Length: 1\r\n\r\nanonsense\r\n\r\n")
     assert reply.startswith(b"HTTP/1.1 201 ")
     assert await gateway.pop_all() == [b"a"]
@@ -116,7 +116,7 @@ async def test_an_idle_connection_outlives_the_deadline_of_its_last_request(gate
     assert the_same is connection
 
 
-async def test_an_idle_connection_closes_in_the_end(gateway: Running) -> None:
+async def test_idle_connection_is_closed_eventually(gateway: Running) -> None:
     reader, writer = await asyncio.open_connection(*gateway.address)
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await reader.readuntil(b"\r\n\r\n")
@@ -134,9 +134,7 @@ async def test_an_idle_connection_closes_in_the_end(gateway: Running) -> None:
         b"POST /v2/p1/queues/none/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc",
     ],
 )
-async def test_whatever_came_behind_the_last_answer_an_idle_connection_has_an_end(
-    gateway: Running, sent: bytes
-) -> None:
+async def test_idle_connection_with_stray_bytes_is_closed(gateway: Running, sent: bytes) -> None:
     """An empty line, and a body behind its refusal, left a connection without any deadline."""
     before = set(gateway.server.clients)
     reader, writer = await asyncio.open_connection(*gateway.address)
@@ -155,7 +153,7 @@ async def test_whatever_came_behind_the_last_answer_an_idle_connection_has_an_en
     writer.close()
 
 
-async def test_http_1_0_gets_neither_chunks_nor_a_100(gateway: Running) -> None:
+async def test_http_1_0_gets_no_chunks_and_no_100(gateway: Running) -> None:
     reader, writer = await asyncio.open_connection(*gateway.address)
     writer.write(POST.replace(b"HTTP/1.1", b"HTTP/1.0") + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\nab")
     assert (await reader.read()).startswith(b"HTTP/1.1 201 ")
@@ -168,7 +166,7 @@ async def test_http_1_0_gets_neither_chunks_nor_a_100(gateway: Running) -> None:
     writer.close()
 
 
-async def test_a_websocket_whose_peer_is_gone_gives_its_messages_back(gateway: Running) -> None:
+async def test_websocket_of_a_vanished_peer_requeues_its_messages(gateway: Running) -> None:
     await gateway.publish(b"a")
     reader, writer = await gateway.raw_socket("?ack")
     await reader.readuntil(b"}\x82\x01a")
@@ -203,7 +201,7 @@ async def test_a_websocket_whose_peer_is_gone_gives_its_messages_back(gateway: R
         ("192.168.1.5:8080", 200),
     ],
 )
-async def test_a_host_name_that_is_not_ours_is_refused(gateway: Running, host: str, status: int) -> None:
+async def test_foreign_host_name_is_refused(gateway: Running, host: str, status: int) -> None:
     reply = await gateway.http.get("/healthz", headers={"Host": host})
     assert reply.status_code == status
     for method in ("PUT", "DELETE"):
@@ -213,7 +211,7 @@ async def test_a_host_name_that_is_not_ours_is_refused(gateway: Running, host: s
 
 @pytest.mark.parametrize("server", ["192.168.1.5", "172.17.0.2", "fe80::1", "127.0.0.1"])
 @pytest.mark.parametrize(("hosts", "is_ours"), [((), False), (("Q.example.",), True), (("*",), True)])
-def test_the_check_of_names_does_not_ask_where_it_listens(server: str, hosts: tuple[str, ...], is_ours: bool) -> None:
+def test_host_check_does_not_depend_on_the_listen_address(server: str, hosts: tuple[str, ...], is_ours: bool) -> None:
     """With --insecure on an address of the network, a page could make its own name point there."""
     scope = {"method": "PUT", "server": (server, 8080), "fields": Fields([(b"host", b"q.example:8080")])}
 
@@ -228,7 +226,7 @@ def test_the_check_of_names_does_not_ask_where_it_listens(server: str, hosts: tu
             guard.admit(scope, send)
 
 
-async def test_pages_of_other_origins_may_change_nothing(gateway: Running) -> None:
+async def test_cross_origin_changes_are_refused(gateway: Running) -> None:
     evil = {"Origin": "https://evil.example", "Content-Type": "text/plain"}
     assert (await gateway.http.post(MESSAGES, content=b"x", headers=evil)).status_code == 403
     assert (await gateway.http.delete(QUEUE, headers=evil)).status_code == 403
@@ -248,13 +246,13 @@ async def test_listed_origins_may_call(gateway: Running) -> None:
         assert "access-control-allow-credentials" not in reply.headers
 
 
-async def test_where_origins_are_listed_every_answer_says_that_it_depends_on_the_origin(gateway: Running) -> None:
+async def test_listed_origins_add_vary_origin_to_every_response(gateway: Running) -> None:
     """A cache could give a page of a listed origin the answer that another client had got, without its headers."""
     for headers in ({}, {"Origin": "https://evil.example"}, {"Origin": "https://app.example"}):
         assert (await gateway.http.get("/v2/p1/queues", headers=headers)).headers["vary"] == "Origin"
 
 
-async def test_a_preflight_is_answered_as_one(gateway: Running) -> None:
+async def test_preflight_is_answered(gateway: Running) -> None:
     asked = {"Access-Control-Request-Method": "PUT", "Access-Control-Request-Headers": "x-msg-x-a"}
     listed = await gateway.http.options(QUEUE, headers={"Origin": "https://app.example", **asked})
     assert (listed.status_code, listed.headers["access-control-allow-origin"]) == (204, "https://app.example")

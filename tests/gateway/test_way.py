@@ -48,7 +48,7 @@ async def traced(steps: dict[str, Callable[[], Awaitable[object]]]) -> dict[str,
     return counts
 
 
-async def test_the_way_of_a_publish_does_not_grow(gateway: Running) -> None:
+async def test_calls_of_a_publish_stay_within_budget(gateway: Running) -> None:
     reader, writer = await asyncio.open_connection(*gateway.address)
 
     async def publish() -> None:
@@ -60,7 +60,7 @@ async def test_the_way_of_a_publish_does_not_grow(gateway: Running) -> None:
     assert counts["publish"] <= PUBLISH_CALLS_MAX
 
 
-async def test_the_way_of_a_delivery_and_of_its_ack_does_not_grow(gateway: Running) -> None:
+async def test_calls_of_a_delivery_and_ack_stay_within_budget(gateway: Running) -> None:
     (queue,) = gateway.broker.queues()
     reader, writer = await gateway.raw_socket("?ack&limit=1")
     ack_ids: list[bytes] = []

@@ -167,9 +167,7 @@ def test_the_counters_of_all_protocols_agree(server: ServerProcess, http: httpx.
     assert http.get("/q/messages").json()["messages"] == []
 
 
-def test_what_mqks_published_keeps_its_names_when_it_is_moved(
-    server: ServerProcess, mqks: Mqks, tmp_path: Path
-) -> None:
+def test_move_keeps_mqks_event_and_id(server: ServerProcess, mqks: Mqks, tmp_path: Path) -> None:
     from tests.kit.commands import curbstone
 
     mqks.confirm("r rebind --confirm q e", "m1 publish --confirm e x")
@@ -178,7 +176,7 @@ def test_what_mqks_published_keeps_its_names_when_it_is_moved(
     assert mqks.line() == "c ok m1 event=e x"
 
 
-def test_a_message_of_http_is_a_line_of_mqks(http: httpx.Client, mqks: Mqks) -> None:
+def test_http_message_is_delivered_over_mqks(http: httpx.Client, mqks: Mqks) -> None:
     http.put("/q")
     message_id = http.post("/q/messages", content=b"a\tb\r\n", headers={"x-msg-x-k": "v"}).headers["x-msg-id"]
     mqks.send("c consume q")

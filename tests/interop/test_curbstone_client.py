@@ -47,13 +47,13 @@ def make_small(server: ServerProcess) -> None:
     httpx.put(f"{server.url}/v2/shop/queues/kept", json={"max_message_size": 1024}).raise_for_status()
 
 
-def test_it_works_in_node(tmp_path: Path) -> None:
+def test_javascript_client_works_in_node(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server, Control(lambda: server.restart(same_ports=True)) as pages:
         make_small(server)
         judge(pages.result(node("curbstone_node.mjs", server.url, pages.origin)))
 
 
-def test_it_works_on_a_page_in_chromium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_javascript_client_works_in_chromium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("index.js", "publishing.js", "frames.js", "errors.js"):
         monkeypatch.setitem(control.FILES, f"/{name}", (LIBRARY / name, "text/javascript"))
     monkeypatch.setitem(
@@ -70,7 +70,7 @@ def test_it_works_on_a_page_in_chromium(tmp_path: Path, monkeypatch: pytest.Monk
     assert "Chrome" in facts["agent"]
 
 
-def test_its_login_is_renewed_in_time_told_when_it_is_wrong_and_waited_for_when_the_server_says() -> None:
+def test_javascript_client_renews_reports_and_retries_logins() -> None:
     with node("logins_node.mjs") as process:
         printed, _ = process.communicate(timeout=60)
     facts = json.loads(printed)
@@ -80,7 +80,7 @@ def test_its_login_is_renewed_in_time_told_when_it_is_wrong_and_waited_for_when_
     assert facts["afterWrong"] == 30_000 and facts["afterThrottled"] == 17_000
 
 
-def test_of_several_servers_it_takes_none_that_was_replaced() -> None:
+def test_javascript_client_skips_replaced_servers() -> None:
     with node("terms_node.mjs") as process:
         printed, _ = process.communicate(timeout=60)
     facts = json.loads(printed)
@@ -89,7 +89,7 @@ def test_of_several_servers_it_takes_none_that_was_replaced() -> None:
     assert "another server, of term 2, has replaced it, which has term 1" in facts["warnings"][2]
 
 
-def test_it_reports_to_the_console_and_stores_once_what_has_a_key(tmp_path: Path) -> None:
+def test_javascript_client_logs_to_the_console_and_supports_keys(tmp_path: Path) -> None:
     """Handlers that throw, servers that are not there and queues that are full were met with silence."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nowhere = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -115,7 +115,7 @@ def test_it_reports_to_the_console_and_stores_once_what_has_a_key(tmp_path: Path
     assert (sorted(facts["audited"]), ready) == (["without a key", '{"total":12}'], 2)
 
 
-def test_by_chance_each_publish_ends_once_and_in_order_whatever_the_server_and_the_connections_do() -> None:
+def test_random_faults_end_each_publish_once_in_order() -> None:
     with node("curbstone_random.mjs", "0", str(SEEDS)) as process:
         printed, _ = process.communicate(timeout=120)
     print(printed)

@@ -8,7 +8,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 
-def test_the_lock_file_pins_all_and_names_no_registry() -> None:
+def test_lock_file_pins_everything_and_names_no_registry() -> None:
     text = (HERE / "package-lock.json").read_text(encoding="utf-8")
     packages = {name: entry for name, entry in json.loads(text)["packages"].items() if name}
     assert all(entry["version"] and entry["integrity"] for entry in packages.values())

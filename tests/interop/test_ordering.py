@@ -31,7 +31,7 @@ def send_by_stomp(server: ServerProcess) -> None:
     connection.disconnect()
 
 
-def test_a_key_is_one_whatever_protocol_says_it(tmp_path: Path) -> None:
+def test_ordering_key_is_shared_by_all_protocols(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         url = f"{server.url}/v2/default/queues/q"
         with httpx.Client(trust_env=False, timeout=ENOUGH) as http:
@@ -64,7 +64,7 @@ def test_a_key_is_one_whatever_protocol_says_it(tmp_path: Path) -> None:
             assert (last.text, last.headers["x-key"]) == ("cli", "k")
 
 
-def test_a_key_that_is_none_is_refused(server: ServerProcess) -> None:
+def test_invalid_ordering_key_is_refused(server: ServerProcess) -> None:
     url = f"{server.url}/v2/default/queues/q"
     with httpx.Client(trust_env=False, timeout=ENOUGH) as http:
         http.put(url).raise_for_status()

@@ -123,7 +123,7 @@ def test_binary_bodies(server: ServerProcess, kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_heart_beats_both_ways_keep_an_idle_connection(server: ServerProcess, kind: Any) -> None:
+def test_heart_beats_keep_an_idle_connection(server: ServerProcess, kind: Any) -> None:
     # A machine that is too busy keeps the client's thread from such short beats; then longer ones are tried.
     for beat_ms, enough in ((1000, 20), (5000, 70)):  # 4 s and 14 s, longer than the server waits for a silent client
         made, heard = connection(kind, server, beat_ms)
@@ -137,7 +137,7 @@ def test_heart_beats_both_ways_keep_an_idle_connection(server: ServerProcess, ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_after_a_crash_what_was_confirmed_is_there(server: ServerProcess, kind: Any) -> None:
+def test_confirmed_messages_survive_a_crash(server: ServerProcess, kind: Any) -> None:
     made, heard = connection(kind, server)
     for n in range(COUNT):
         made.send("/queue/crash", f"m{n}", headers={"receipt": f"m{n}"})

@@ -52,7 +52,7 @@ def options(server: ServerProcess, queue: str) -> dict[str, Any]:
     "headers",
     [{"durable": "true"}, {"activemq.subscriptionName": "lasting"}, {"durable": "true", "x-queue-name": "own"}],
 )
-def test_a_durable_subscription_to_a_mask_keeps_what_comes_while_one_is_away(
+def test_durable_subscription_to_a_mask_keeps_messages_while_disconnected(
     server: ServerProcess, headers: dict[str, str]
 ) -> None:
     mask, event = f"/topic/{len(headers)}.*.news", f"/topic/{len(headers)}.sport.news"
@@ -68,7 +68,7 @@ def test_a_durable_subscription_to_a_mask_keeps_what_comes_while_one_is_away(
         end(*each)
 
 
-def test_what_a_transaction_sends_to_a_topic_comes_with_its_commit(server: ServerProcess) -> None:
+def test_transactional_topic_message_is_delivered_at_the_commit(server: ServerProcess) -> None:
     made, heard = connected(server)
     subscribe(made, heard, "/topic/tx.>")
     transaction = made.begin()
@@ -80,7 +80,7 @@ def test_what_a_transaction_sends_to_a_topic_comes_with_its_commit(server: Serve
     end(made, heard)
 
 
-def test_a_queue_is_what_its_arguments_say_and_goes_with_its_consumer(server: ServerProcess) -> None:
+def test_queue_arguments_apply_and_the_queue_is_deleted_with_its_consumer(server: ServerProcess) -> None:
     made, heard = connected(server)
     arguments = {"x-message-ttl": "60000", "x-max-length-bytes": "100000", "x-overflow": "drop-head"}
     subscribe(
@@ -99,7 +99,7 @@ def test_a_queue_is_what_its_arguments_say_and_goes_with_its_consumer(server: Se
             assert time.monotonic() < end_s, "the queue is still there"
 
 
-def test_a_window_a_delay_an_end_and_metadata_mean_what_they_mean_elsewhere(server: ServerProcess) -> None:
+def test_window_delay_ttl_and_metadata_headers_of_other_brokers_work(server: ServerProcess) -> None:
     made, heard = connected(server)
     far_ms = str(round(time.time() * 1000) + 3_600_000)
     send(made, heard, "/queue/means", "later", AMQ_SCHEDULED_DELAY="3600000")
@@ -127,7 +127,7 @@ def test_a_window_a_delay_an_end_and_metadata_mean_what_they_mean_elsewhere(serv
     end(made, heard)
 
 
-def test_a_repeat_is_stored_once_and_a_request_is_answered_without_a_subscription(server: ServerProcess) -> None:
+def test_deduplication_and_request_reply_without_a_subscription(server: ServerProcess) -> None:
     made, heard = connected(server)
     for _ in range(2):
         send(made, heard, "/queue/once", "order", **{"idempotency-key": "order-7"})
@@ -152,7 +152,7 @@ def test_a_repeat_is_stored_once_and_a_request_is_answered_without_a_subscriptio
         ({"x-max-length": "5"}, "x-max-length-bytes"),
     ],
 )
-def test_what_has_no_meaning_here_is_an_error_that_names_the_nearest(
+def test_unsupported_header_error_names_the_nearest_supported_one(
     server: ServerProcess, headers: dict[str, str], says: str
 ) -> None:
     made, heard = connected(server)

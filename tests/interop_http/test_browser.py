@@ -48,7 +48,7 @@ def test_a_page_publishes_and_consumes(tmp_path: Path) -> None:
     assert (info["rdy"], info["wip"], info["delayed"]) == (0, 0, 0)
 
 
-def test_a_page_of_an_origin_that_is_not_listed_gets_nowhere(tmp_path: Path) -> None:
+def test_page_of_an_unlisted_origin_is_refused(tmp_path: Path) -> None:
     with Control(never) as pages, ServerProcess(tmp_path / "data") as server:
         url = f"{pages.origin}/http.html?url={quote(server.url, safe='')}"
         with pytest.raises(AssertionError, match="Failed to fetch"):

@@ -40,7 +40,7 @@ def info(server: ServerProcess, queue: str) -> dict[str, int]:
     return found
 
 
-def test_the_queues_are_listed_with_what_they_hold(page: Page) -> None:
+def test_queues_are_listed_with_counts(page: Page) -> None:
     page.until("document.querySelectorAll('tbody tr').length === 2")
     cells = page.evaluate(
         "[...document.querySelectorAll('tbody tr')].map(tr => [...tr.cells].slice(0, 2).map(c => c.innerText))"
@@ -49,7 +49,7 @@ def test_the_queues_are_listed_with_what_they_hold(page: Page) -> None:
     assert page.until("document.getElementById('health').textContent") == "ready, sync always"
 
 
-def test_a_message_is_shown_as_text_whatever_it_holds(page: Page) -> None:
+def test_message_is_shown_as_text(page: Page) -> None:
     page.until("document.querySelectorAll('tbody tr').length === 2")
     open_queue(page, "shop/orders")
     press(page, "Open")
@@ -99,7 +99,7 @@ def test_a_message_is_sent_and_a_queue_purged_and_deleted(page: Page, server: Se
     page.until("document.querySelectorAll('tbody tr').length === 1")
 
 
-def test_dead_letters_say_why_and_go_back(page: Page, server: ServerProcess) -> None:
+def test_dead_letters_show_the_reason_and_can_be_redriven(page: Page, server: ServerProcess) -> None:
     messages = f"{server.url}/v2/shop/queues/orders/messages"
     with httpx.Client(trust_env=False) as http:
         lease = http.post(f"{messages}/lease", json={}).json()["messages"][0]
@@ -116,7 +116,7 @@ def test_dead_letters_say_why_and_go_back(page: Page, server: ServerProcess) -> 
     assert info(server, "orders")["rdy"] == 2 and info(server, "dead")["rdy"] == 0
 
 
-def test_a_new_queue_is_made(page: Page, server: ServerProcess) -> None:
+def test_queue_can_be_created(page: Page, server: ServerProcess) -> None:
     press(page, "New queue …")
     fill(page, "[name=project]", "shop")
     fill(page, "[name=queue]", "returns")
@@ -126,7 +126,7 @@ def test_a_new_queue_is_made(page: Page, server: ServerProcess) -> None:
     assert info(server, "returns")["cap"] == 131072
 
 
-def test_what_the_server_refuses_is_reported_in_its_words(page: Page) -> None:
+def test_server_refusals_are_shown(page: Page) -> None:
     press(page, "New queue …")
     fill(page, "[name=queue]", "a queue")
     press(page, "Create")
@@ -135,7 +135,7 @@ def test_what_the_server_refuses_is_reported_in_its_words(page: Page) -> None:
     page.problems.clear()
 
 
-def test_a_server_that_is_gone_and_returns_is_noticed(page: Page, server: ServerProcess) -> None:
+def test_server_loss_and_return_are_shown(page: Page, server: ServerProcess) -> None:
     page.until("document.getElementById('health').className === 'ready'")
     server.kill()
     page.until("document.getElementById('health').className === 'failing'")
@@ -145,7 +145,7 @@ def test_a_server_that_is_gone_and_returns_is_noticed(page: Page, server: Server
     page.problems.clear()  # the refused connections
 
 
-def test_those_who_follow_the_server_are_shown(tmp_path: Path) -> None:
+def test_followers_are_shown(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--standby-backlog=1MiB") as server, opened(f"{server.url}/console") as page:
         shown = "document.querySelector('#followers:not([hidden])')?.innerText.replaceAll('\\t', ' ')"
         page.until(f"{shown}?.includes('Nobody follows the server.')")
@@ -162,7 +162,7 @@ def test_a_server_that_can_not_be_followed_shows_nothing_of_followers(page: Page
     assert page.evaluate("document.getElementById('followers').hidden")
 
 
-def test_batches_that_have_not_ended_are_shown(page: Page, server: ServerProcess) -> None:
+def test_open_batches_are_shown(page: Page, server: ServerProcess) -> None:
     messages = f"{server.url}/v2/shop/queues/dead/messages"
     headers = {"x-batch": "import <1>", "x-batch-size": "2", "x-batch-to": "imported"}
     httpx.post(messages, content="x", headers=headers, trust_env=False).raise_for_status()

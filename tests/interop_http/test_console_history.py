@@ -27,9 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.mark.parametrize(("address", "charts"), [("", "#totals"), ("shop/orders", "#view")])
-def test_the_charts_begin_with_what_the_server_has_recorded(
-    browser: Page, server: ServerProcess, address: str, charts: str
-) -> None:
+def test_charts_start_with_recorded_values(browser: Page, server: ServerProcess, address: str, charts: str) -> None:
     """They were empty after a reload."""
     browser.call("Page.navigate", url=f"{server.url}/healthz")
     browser.call("Page.navigate", url=f"{server.url}/console#{address}")
@@ -63,7 +61,7 @@ def test_a_chart_has_no_gap_between_its_record_and_the_first_look(browser: Page,
     assert values == [1, 1, 1]
 
 
-def test_the_small_charts_of_the_list_begin_so_too(browser: Page, server: ServerProcess) -> None:
+def test_list_charts_start_with_recorded_values(browser: Page, server: ServerProcess) -> None:
     browser.call("Page.navigate", url=f"{server.url}/healthz")
     browser.call("Page.navigate", url=f"{server.url}/console")
     browser.until(
@@ -71,14 +69,14 @@ def test_the_small_charts_of_the_list_begin_so_too(browser: Page, server: Server
     )
 
 
-def test_logins_of_a_server_without_users_say_so(browser: Page, server: ServerProcess) -> None:
+def test_logins_page_without_users(browser: Page, server: ServerProcess) -> None:
     """The page was empty."""
     browser.call("Page.navigate", url=f"{server.url}/console#~logins")
     browser.until("document.querySelector('#logins .empty')?.textContent.includes('no users')")
 
 
 @pytest.mark.parametrize("address", ["%", "shop/%E0%A4%A", "shop/a%20b"])
-def test_an_address_that_is_none_breaks_nothing(browser: Page, server: ServerProcess, address: str) -> None:
+def test_invalid_page_address_is_handled(browser: Page, server: ServerProcess, address: str) -> None:
     browser.call("Page.navigate", url=f"{server.url}/healthz")
     browser.call("Page.navigate", url=f"{server.url}/console#{address}")
     browser.until("document.querySelector('#view .bar h2') !== null")

@@ -17,7 +17,7 @@ grants = ["peek shop/orders"]
 """
 
 
-def test_one_logs_in_sees_who_one_is_and_logs_out(tmp_path: Path) -> None:
+def test_login_shows_the_user_and_logout_works(tmp_path: Path) -> None:
     with guarded_server(tmp_path, USERS) as it:
         assert it.call("root", "PUT", "/v2/shop/queues/orders").status_code == 201
         with opened(f"{it.server.url}/console") as page:
@@ -42,7 +42,7 @@ def test_one_logs_in_sees_who_one_is_and_logs_out(tmp_path: Path) -> None:
             page.until("document.querySelector('#login') !== null")
 
 
-def test_one_who_may_look_at_a_queue_sees_that_and_no_figures_of_the_server(tmp_path: Path) -> None:
+def test_user_with_one_queue_sees_only_it(tmp_path: Path) -> None:
     with guarded_server(tmp_path, USERS) as it:
         for queue in ("orders", "other"):
             assert it.call("root", "PUT", f"/v2/shop/queues/{queue}").status_code == 201

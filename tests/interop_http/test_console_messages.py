@@ -41,7 +41,7 @@ def rows_of(page: Page, region: str) -> list[list[str]]:
     return found
 
 
-def test_one_message_is_moved_and_one_deleted(page: Page, http: httpx.Client) -> None:
+def test_message_can_be_moved_and_deleted(page: Page, http: httpx.Client) -> None:
     source, target = made(http, "one", "source", "moved", "deleted", "stays"), made(http, "one", "target")
     open_queue(page, "one/source")
     press(page, "Open")
@@ -59,7 +59,7 @@ def test_one_message_is_moved_and_one_deleted(page: Page, http: httpx.Client) ->
     assert [each["message"] for each in http.get(f"{source}/messages").json()["messages"]] == ["stays"]
 
 
-def test_one_dead_letter_is_moved_in_one_step(page: Page, http: httpx.Client) -> None:
+def test_dead_letter_can_be_moved_in_one_step(page: Page, http: httpx.Client) -> None:
     source = made(http, "dead", "source", "a", "b", dead_letter="letters")
     letters, other = made(http, "dead", "letters"), made(http, "dead", "other")
     leased = http.post(f"{source}/messages/lease", json={"count": 2}).json()["messages"]
@@ -73,7 +73,7 @@ def test_one_dead_letter_is_moved_in_one_step(page: Page, http: httpx.Client) ->
     assert (http.get(letters).json()["rdy"], http.get(other).json()["rdy"]) == (1, 1)
 
 
-def test_the_life_of_a_message_is_reported_from_the_log(page: Page, http: httpx.Client) -> None:
+def test_message_history_is_shown(page: Page, http: httpx.Client) -> None:
     path = made(http, "life", "q", "x")
     leased = http.post(f"{path}/messages/lease", json={}).json()["messages"][0]
     nack = {"ackIds": [leased["ackId"]], "delay": 3600}
@@ -87,7 +87,7 @@ def test_the_life_of_a_message_is_reported_from_the_log(page: Page, http: httpx.
     assert "is delayed until" in steps[-1] and len(steps) == 3
 
 
-def test_who_takes_from_a_queue_is_shown_with_what_they_hold(page: Page, http: httpx.Client) -> None:
+def test_consumers_are_shown_with_held_messages(page: Page, http: httpx.Client) -> None:
     path = made(http, "held", "q", "a", "b", "c")
     http.post(f"{path}/messages/lease", json={"count": 2}).raise_for_status()
     open_queue(page, "held/q")
@@ -99,9 +99,7 @@ def test_who_takes_from_a_queue_is_shown_with_what_they_hold(page: Page, http: h
     assert "No consumer is connected." in page.evaluate("document.querySelector('.sentences').innerText")
 
 
-def test_a_consumer_is_shown_with_its_address_and_a_message_with_who_holds_it(
-    page: Page, server: ServerProcess, http: httpx.Client
-) -> None:
+def test_consumer_address_and_message_holder_are_shown(page: Page, server: ServerProcess, http: httpx.Client) -> None:
     made(http, "who", "q", "a", "b")
     with socket.create_connection(server.stomp, timeout=60) as stomp:
         stomp.sendall(
@@ -123,7 +121,7 @@ def test_a_consumer_is_shown_with_its_address_and_a_message_with_who_holds_it(
         assert f"A consumer over STOMP (at {peer}, client billing, id s-1) has held it since 20" in now
 
 
-def test_more_queues_than_a_page_has_are_turned_by_page(page: Page, http: httpx.Client) -> None:
+def test_queue_list_is_paged(page: Page, http: httpx.Client) -> None:
     for number in range(103):
         made(http, "many", f"q{number:03}", *(["x"] if number == 57 else []))
     page.evaluate(
@@ -140,7 +138,7 @@ def test_more_queues_than_a_page_has_are_turned_by_page(page: Page, http: httpx.
     assert page.evaluate("document.querySelector('[aria-sort=descending]').innerText") == "Ready"
 
 
-def test_focus_and_what_is_open_survive_an_update(page: Page, http: httpx.Client) -> None:
+def test_focus_and_open_sections_survive_an_update(page: Page, http: httpx.Client) -> None:
     path = made(http, "focus", "q", "x")
     open_link = "[...document.querySelectorAll('a')].find(a => a.textContent === 'focus/q')"
     page.until(f"!!{open_link}")
@@ -170,9 +168,7 @@ def flaws(page: Page) -> list[Any]:
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
-def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
-    page: Page, http: httpx.Client, scheme: str, width: int
-) -> None:
+def test_axe_reports_nothing_and_pages_fit_the_screen(page: Page, http: httpx.Client, scheme: str, width: int) -> None:
     path = made(http, "look", "source", *"abcd", dead_letter="letters", groups=["billing"])
     made(http, "look", "letters")
     lease = http.post(f"{path}/messages/lease", json={}).json()["messages"][0]

@@ -44,7 +44,7 @@ def test_options_are_edited_and_only_what_changed_is_sent(page: Page, http: http
     assert options["cap"] == 2 * 1024 * 1024
 
 
-def test_a_new_queue_gets_its_options(page: Page, http: httpx.Client) -> None:
+def test_options_of_a_new_queue_are_sent(page: Page, http: httpx.Client) -> None:
     press(page, "New queue …")
     fill(page, "[name=project]", "fresh")
     fill(page, "[name=queue]", "q")
@@ -73,7 +73,7 @@ def test_a_message_is_sent_with_headers_a_key_and_a_delay(page: Page, http: http
     assert (message["x-msg-x-tenant"], message["x-msg-x-note"]) == ("shop", "a: b")
 
 
-def test_dead_letters_show_their_cause_and_those_of_one_cause_go_back_together(page: Page, http: httpx.Client) -> None:
+def test_dead_letters_are_grouped_by_cause_and_redriven_together(page: Page, http: httpx.Client) -> None:
     path = made(http, "bulk", "q", *"abcde", dead_letter="letters")
     letters = made(http, "bulk", "letters")
     killed(http, path, "timeout", "no such user", "timeout", "timeout")
@@ -124,7 +124,7 @@ def test_redrive_is_offered_only_where_there_are_dead_letters(page: Page, http: 
     assert not page.evaluate(offered)
 
 
-def test_bodies_and_headers_are_searched_and_it_says_how_far(page: Page, http: httpx.Client) -> None:
+def test_search_covers_bodies_and_headers_and_shows_its_position(page: Page, http: httpx.Client) -> None:
     made(http, "search", "q", "apple", "pear", "Apple pie")
     open_queue(page, "search/q")
     page.until(f"{SHOWN}.length === 3")
@@ -152,7 +152,7 @@ def test_a_message_is_edited_and_sent_again(page: Page, http: httpx.Client) -> N
     assert http.get(letters).json()["rdy"] == 0
 
 
-def test_a_list_of_large_messages_says_that_there_are_more(page: Page, http: httpx.Client) -> None:
+def test_list_of_large_messages_is_marked_incomplete(page: Page, http: httpx.Client) -> None:
     """It stopped at 8 MiB without a word."""
     path = made(http, "large", "q")
     for _ in range(10):
@@ -165,7 +165,7 @@ def test_a_list_of_large_messages_says_that_there_are_more(page: Page, http: htt
     page.until("[...document.querySelectorAll('button')].find(b => b.textContent === 'More').hidden")
 
 
-def test_a_queue_that_is_not_there_says_so(page: Page) -> None:
+def test_missing_queue_is_reported(page: Page) -> None:
     """It had all buttons, empty figures and a full green bar."""
     page.evaluate("location.hash = '#nosuch/queue'")
     page.until("document.querySelector('#view .empty')?.textContent.includes('There is no queue nosuch/queue.')")

@@ -33,7 +33,7 @@ def curl(server: ServerProcess, command: str) -> Reply:
     return Reply(done.stdout)
 
 
-def test_the_commands_of_the_document_do_what_it_says(server: ServerProcess) -> None:
+def test_documented_commands_work(server: ServerProcess) -> None:
     for _ in range(2):
         created = curl(server, ENSURE)
         assert (created.status, created.body) == (201, b"")
@@ -53,7 +53,7 @@ def test_the_commands_of_the_document_do_what_it_says(server: ServerProcess) -> 
     assert b'"message":"no such queue: myproject/myqueue"' in missing.body
 
 
-def test_metadata_and_types_go_through_curl(server: ServerProcess) -> None:
+def test_metadata_and_types_round_trip_through_curl(server: ServerProcess) -> None:
     curl(server, ENSURE)
     headers = '-H "Content-Type: text/plain" -H "x-msg-x-name1: foo" -H "x-msg-x-name2: bar"'
     assert curl(server, f"{PUBLISH} {headers}").status == 201
@@ -62,7 +62,7 @@ def test_metadata_and_types_go_through_curl(server: ServerProcess) -> None:
     assert (got.headers["x-msg-x-name1"], got.headers["x-msg-x-name2"]) == ("foo", "bar")
 
 
-def test_a_queue_tells_where_its_websocket_is(server: ServerProcess) -> None:
+def test_queue_has_its_websocket_url(server: ServerProcess) -> None:
     curl(server, ENSURE)
     found = curl(server, "curl -i -X OPTIONS http://localhost:8080/v2/myproject/queues/myqueue")
     assert found.status == 200
@@ -70,7 +70,7 @@ def test_a_queue_tells_where_its_websocket_is(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("how", ["-H 'Transfer-Encoding: chunked'", "-H 'Expect: 100-continue'", "--http1.0", ""])
-def test_bodies_come_in_every_way_curl_sends_them(server: ServerProcess, how: str) -> None:
+def test_all_curl_upload_forms_work(server: ServerProcess, how: str) -> None:
     curl(server, ENSURE)
     body = "x" * 100_000
     words = shlex.split(f"curl -s --noproxy * -o /dev/null -w %{{http_code}} -X POST {how} --data-binary @-")
@@ -80,7 +80,7 @@ def test_bodies_come_in_every_way_curl_sends_them(server: ServerProcess, how: st
     assert curl(server, CONSUME).body == body.encode()
 
 
-def test_events_come_as_they_happen(server: ServerProcess) -> None:
+def test_event_stream_is_unbuffered(server: ServerProcess) -> None:
     """curl -N shows an event stream as it comes; it continues until curl is ended."""
     curl(server, ENSURE)
     curl(server, PUBLISH)

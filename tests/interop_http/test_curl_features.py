@@ -50,7 +50,7 @@ def test_queues_are_bound_to_events_and_masks(server: ServerProcess) -> None:
     ]
 
 
-def test_options_pause_a_queue_let_the_oldest_make_room_and_check_bodies(server: ServerProcess) -> None:
+def test_options_for_pause_overflow_and_schema_work(server: ServerProcess) -> None:
     options = {"cap": 65536, "overflow": "drop-oldest", "unused": 3600, "nack_delay": 1, "nack_delay_max": 300}
     assert call(server, "PUT", "/queues/opt", options).status == 201
     for number in range(10):
@@ -68,7 +68,7 @@ def test_options_pause_a_queue_let_the_oldest_make_room_and_check_bodies(server:
     assert call(server, "POST", "/queues/typed/messages", {"total": 5}).status == 201
 
 
-def test_messages_of_a_key_come_one_at_a_time_and_a_repeat_is_stored_once(server: ServerProcess) -> None:
+def test_ordering_key_and_idempotency_key_work(server: ServerProcess) -> None:
     call(server, "PUT", "/queues/keys")
     for body in ("first", "second"):
         publish(server, "keys", body, "-H 'x-key: customer-7'")
@@ -84,7 +84,7 @@ def test_messages_of_a_key_come_one_at_a_time_and_a_repeat_is_stored_once(server
     assert [pop(server, "keys").status for _ in range(2)] == [200, 204]
 
 
-def test_one_message_by_its_id_is_looked_at_told_redriven_and_cancelled(server: ServerProcess) -> None:
+def test_single_message_calls_work(server: ServerProcess) -> None:
     call(server, "PUT", "/queues/dead")
     call(server, "PUT", "/queues/one", {"dead_letter": "shop/dead"})
     message = publish(server, "one", "body")
@@ -102,7 +102,7 @@ def test_one_message_by_its_id_is_looked_at_told_redriven_and_cancelled(server: 
     assert call(server, "GET", f"/queues/one/messages/{back['id']}").status == 404
 
 
-def test_a_safe_pop_returns_unless_it_is_confirmed(server: ServerProcess) -> None:
+def test_unconfirmed_pop_is_requeued(server: ServerProcess) -> None:
     call(server, "PUT", "/queues/safe")
     publish(server, "safe", "body")
     popped = call(server, "DELETE", "/queues/safe/messages?confirm=30")
@@ -113,7 +113,7 @@ def test_a_safe_pop_returns_unless_it_is_confirmed(server: ServerProcess) -> Non
     assert [call(server, "DELETE", confirm).status for _ in range(2)] == [204, 404]
 
 
-def test_lists_have_pages_and_the_root_leads_to_the_console(server: ServerProcess) -> None:
+def test_lists_are_paged_and_the_root_redirects_to_the_console(server: ServerProcess) -> None:
     for queue in ("a1", "a2", "b1"):
         call(server, "PUT", f"/queues/{queue}")
     page = reported(server, "GET", "/queues?prefix=a&limit=1")
@@ -124,7 +124,7 @@ def test_lists_have_pages_and_the_root_leads_to_the_console(server: ServerProces
     assert (root.status, root.headers["location"]) == (303, "/console")
 
 
-def test_a_request_is_answered_in_one_call_and_its_trace_travels_with_it(server: ServerProcess) -> None:
+def test_request_reply_works_and_keeps_its_trace(server: ServerProcess) -> None:
     call(server, "PUT", "/queues/prices")
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     headers = f"-H 'traceparent: {trace}' -H 'tracestate: a=b' -H 'Content-Encoding: gzip'"

@@ -30,7 +30,7 @@ def docs(server: ServerProcess) -> Iterator[Page]:
         yield page
 
 
-def test_every_call_is_on_it_and_one_is_tried(docs: Page) -> None:
+def test_docs_page_has_every_call_and_can_try_one(docs: Page) -> None:
     text = docs.evaluate(f"{PAGE}.textContent")
     for _, _, operation in operations():
         assert operation["summary"] in text
@@ -57,7 +57,7 @@ def test_a_server_with_users_asks_for_credentials(tmp_path: Path) -> None:
         page.until(f"{PAGE}.textContent.includes('AUTHENTICATION')")
 
 
-def test_it_fits_a_phone_has_a_menu_there_and_follows_the_color_scheme(server: ServerProcess) -> None:
+def test_docs_page_fits_a_phone_and_follows_the_color_scheme(server: ServerProcess) -> None:
     """The licence was cut off at the left, there was no menu, and it was bright at night."""
     white = "getComputedStyle(document.querySelector('rapi-doc')).backgroundColor === 'rgb(255, 255, 255)'"
     with opened(f"{server.url}/healthz") as page:

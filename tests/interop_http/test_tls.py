@@ -64,7 +64,7 @@ def test_each_protocol_listens_with_tls_and_without(server: ServerProcess) -> No
         ("tls://http", "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", "HTTP/1.1 200 OK\r\n"),
     ],
 )
-def test_openssl_speaks_to_each(
+def test_openssl_connects_to_each_listener(
     server: ServerProcess, authority: Authority, version: str, listener: str, said: str, answered: str
 ) -> None:
     host, port = server.addresses[listener]
@@ -80,7 +80,7 @@ def test_openssl_speaks_to_each(
 
 
 @pytest.mark.parametrize("option", ["-tls1", "-tls1_1"])
-def test_openssl_gets_nowhere_with_what_is_out_of_date(server: ServerProcess, option: str) -> None:
+def test_openssl_is_refused_with_outdated_tls(server: ServerProcess, option: str) -> None:
     host, port = server.addresses["tls://http"]
     command = ["openssl", "s_client", "-connect", f"{host}:{port}", option, "-cipher", "DEFAULT@SECLEVEL=0"]
     done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=False)
@@ -88,7 +88,7 @@ def test_openssl_gets_nowhere_with_what_is_out_of_date(server: ServerProcess, op
     assert b"alert protocol version" in done.stderr
 
 
-def test_curl_publishes_and_takes_over_https_also_with_a_certificate(
+def test_curl_publishes_and_pops_over_https_with_and_without_a_certificate(
     server: ServerProcess, authority: Authority
 ) -> None:
     url = https(server) + PATH
@@ -115,7 +115,7 @@ def test_stomp_py_sends_and_receives_over_tls(server: ServerProcess, authority: 
     connection.disconnect()
 
 
-def test_websockets_speaks_to_queues_and_stomp_over_wss(server: ServerProcess, authority: Authority) -> None:
+def test_websockets_uses_queues_and_stomp_over_wss(server: ServerProcess, authority: Authority) -> None:
     curl(authority, "-X", "PUT", https(server) + PATH)
     asyncio.run(asyncio.wait_for(over_wss(server, authority), 120))
 
@@ -198,7 +198,7 @@ def test_a_certificate_that_can_not_serve_is_one_line_and_code_1(tmp_path: Path,
     )
 
 
-def test_the_commands_of_the_document_do_what_it_says(tmp_path: Path) -> None:
+def test_documented_commands_work(tmp_path: Path) -> None:
     page = Path(__file__).parents[2].joinpath("docs/tls.md").read_text(encoding="utf-8")
     make, serve, ask = page.partition("```console\n")[2].partition("\n```")[0].split("\n")
     subprocess.run(shlex.split(make), check=True, capture_output=True, timeout=60, cwd=tmp_path)

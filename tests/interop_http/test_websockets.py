@@ -31,7 +31,7 @@ def json_from(consumer: ClientConnection) -> dict[str, Any]:
     return value
 
 
-def test_what_one_publishes_another_consumes_and_acknowledges(server: ServerProcess) -> None:
+def test_one_socket_publishes_and_another_consumes_and_acks(server: ServerProcess) -> None:
     with socket(server, "publish") as producer, socket(server, "consume", "?ack&limit=3") as consumer:
         producer.send('{"Content-Type":"text/plain","x-msg-x-name1":"foo"}')
         producer.send("one")
@@ -61,7 +61,7 @@ def test_errors_are_reported_before_the_end(server: ServerProcess) -> None:
             consumer.recv(timeout=60)
 
 
-def test_ten_thousand_messages_go_through_pipelined(server: ServerProcess) -> None:
+def test_ten_thousand_pipelined_messages(server: ServerProcess) -> None:
     count = 10_000
     with socket(server, "publish") as producer, socket(server, "consume") as consumer:
         for number in range(count):
@@ -73,7 +73,7 @@ def test_ten_thousand_messages_go_through_pipelined(server: ServerProcess) -> No
             assert producer.recv(timeout=60) == ""
 
 
-def test_the_server_takes_leave_when_it_stops(server: ServerProcess) -> None:
+def test_server_closes_sockets_with_1001_when_it_stops(server: ServerProcess) -> None:
     with socket(server, "consume", "?ack") as consumer:
         assert server.stop() == 0
         with pytest.raises(ConnectionClosed) as closed:

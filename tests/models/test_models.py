@@ -45,5 +45,5 @@ def test_shared_sync_loses_nothing_that_was_confirmed(tmp_path: Path) -> None:
 
 @needs_spin
 @pytest.mark.parametrize("plant", plants("shared_sync.pml"))
-def test_a_planted_mistake_is_found(tmp_path: Path, plant: str) -> None:
+def test_planted_mistake_is_found(tmp_path: Path, plant: str) -> None:
     assert "errors: 1" in explore("shared_sync.pml", tmp_path, f"-D{plant}")

@@ -57,13 +57,13 @@ def test_a_thousand_refused_publishes_are_two_lines_and_one_id(log: Log) -> None
     assert log.lines[2:] == [f"error {again}: peer0: {FULL}"]
 
 
-def test_what_happened_once_is_one_line(log: Log) -> None:
+def test_single_error_is_one_line(log: Log) -> None:
     log.reports.report("a:1", "a", FULL, is_mistake=False)
     log.alarms[0].ring()
     assert len(log.lines) == 1
 
 
-def test_other_errors_and_the_mistakes_of_other_clients_have_lines_of_their_own(log: Log) -> None:
+def test_different_errors_and_clients_have_separate_lines(log: Log) -> None:
     ids = [
         log.reports.report("a:1", "a", "unknown action; it was: 'x'", is_mistake=True),
         log.reports.report("b:1", "b", "unknown action; it was: 'x'", is_mistake=True),
@@ -81,7 +81,7 @@ def test_clients_at_the_same_address_share_the_line_of_a_mistake(log: Log) -> No
     assert len(ids) == len(log.lines) == 1
 
 
-def test_what_is_remembered_is_bounded(log: Log) -> None:
+def test_remembered_errors_are_bounded(log: Log) -> None:
     ids = [log.reports.report("a:1", "a", f"mistake {number}", is_mistake=True) for number in range(100)]
     assert len(log.lines) == KINDS_MAX + 1
     assert len(set(ids[KINDS_MAX:])) == 1
@@ -91,7 +91,7 @@ def test_what_is_remembered_is_bounded(log: Log) -> None:
     assert f"{100 - KINDS_MAX - 1} more of it: {OTHERS}" in log.lines[-1]
 
 
-def test_the_end_tells_what_was_counted(log: Log) -> None:
+def test_counts_are_logged_at_the_end(log: Log) -> None:
     for _ in range(3):
         log.reports.report("a:1", "a", FULL, is_mistake=False)
     log.reports.close()
@@ -99,6 +99,6 @@ def test_the_end_tells_what_was_counted(log: Log) -> None:
     assert log.alarms[0].is_cancelled
 
 
-def test_no_line_is_broken_by_what_a_client_sent(log: Log) -> None:
+def test_client_input_cannot_break_a_log_line(log: Log) -> None:
     log.reports.report("a:1", "a", "it was\r\n\u20ac", is_mistake=True)
     assert log.lines[0].endswith(": a:1: it was  \\u20ac")

@@ -55,9 +55,7 @@ BODIES = (
 
 
 @pytest.mark.parametrize("line", BODIES, ids=lambda line: line[:40].encode("unicode_escape").decode())
-def test_the_log_holds_nothing_of_a_line_that_broke_a_rule(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, line: str
-) -> None:
+def test_log_does_not_contain_invalid_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture, line: str) -> None:
     """A message with a line break in it, or without an event, was shown there in part."""
 
     async def test(world: World) -> None:
@@ -69,7 +67,7 @@ def test_the_log_holds_nothing_of_a_line_that_broke_a_rule(
     assert "secret" not in caplog.text
 
 
-def test_a_line_that_is_no_publish_is_short(tmp_path: Path) -> None:
+def test_lines_other_than_publish_have_a_small_limit(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
         assert await peer.error("x rebind q " + " ".join([f"event{n}" for n in range(20_000)])) == "x"
@@ -80,7 +78,7 @@ def test_a_line_that_is_no_publish_is_short(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_masks_in_great_number_are_matched_at_once_or_refused(tmp_path: Path) -> None:
+def test_many_masks_are_matched_fast_or_refused(tmp_path: Path) -> None:
     """A thousand masks on as many events stopped the whole server for three seconds."""
 
     async def test(world: World) -> None:
@@ -95,7 +93,7 @@ def test_masks_in_great_number_are_matched_at_once_or_refused(tmp_path: Path) ->
     run(tmp_path, test)
 
 
-def test_costly_requests_of_one_connection_let_others_between_them(tmp_path: Path) -> None:
+def test_expensive_requests_yield_to_other_connections(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         events = " ".join([f"a.b{n}.c" for n in range(1200)])
         greedy = await world.peer(f"r rebind --confirm q {events}")
@@ -113,7 +111,7 @@ def test_costly_requests_of_one_connection_let_others_between_them(tmp_path: Pat
     run(tmp_path, test)
 
 
-def test_who_stops_sending_gets_the_answers_to_what_still_waits(tmp_path: Path) -> None:
+def test_half_closed_client_gets_pending_answers(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         events = " ".join([f"a.b{n}.c" for n in range(1200)])
         peer = await world.peer(f"r rebind --confirm q {events}")
@@ -125,7 +123,7 @@ def test_who_stops_sending_gets_the_answers_to_what_still_waits(tmp_path: Path) 
     run(tmp_path, test)
 
 
-def test_of_updates_that_a_client_does_not_read_the_latest_is_kept(tmp_path: Path) -> None:
+def test_only_the_latest_unread_update_is_kept(tmp_path: Path) -> None:
     """Rebinding a queue again and again filled the memory with what its consumers were told and did not read."""
 
     async def test(world: World) -> None:
@@ -143,7 +141,7 @@ def test_of_updates_that_a_client_does_not_read_the_latest_is_kept(tmp_path: Pat
     run(tmp_path, test)
 
 
-def test_a_queue_that_was_made_to_stay_stays(tmp_path: Path) -> None:
+def test_persistent_queue_is_kept(tmp_path: Path) -> None:
     """Anybody's queue was gone when someone had consumed from it with that wanted, and had left."""
 
     async def test(world: World) -> None:
@@ -166,7 +164,7 @@ def test_a_queue_that_was_made_to_stay_stays(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_the_figures_of_what_happened_never_fall(tmp_path: Path) -> None:
+def test_counters_never_decrease(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer("c consume --confirm q e")
         assert await peer.ask("m publish e 1") == "c ok m event=e 1"

@@ -65,7 +65,7 @@ def test_hello_world(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_an_event_that_nobody_is_bound_to_is_confirmed_and_dropped(tmp_path: Path) -> None:
+def test_event_without_bindings_is_confirmed_and_dropped(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer("c consume --confirm q e", "m publish --confirm zz d")
         await peer.quiet()
@@ -110,7 +110,7 @@ def test_a_queue_without_consumers_keeps_its_messages(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_who_adds_events_gets_the_update_and_who_replaces_them_does_not(tmp_path: Path) -> None:
+def test_update_is_sent_after_adding_events_and_not_after_replacing(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         one = await world.peer("c1 consume --confirm q e1 --manual-ack")
         two = await world.peer()
@@ -143,7 +143,7 @@ def test_rebind(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_a_rebind_ahead_of_the_first_consumer_keeps_what_is_published(tmp_path: Path) -> None:
+def test_rebind_before_the_first_consumer_keeps_messages(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer("r rebind --confirm q e", "m publish --confirm e early")
         peer.send("c consume --confirm q")
@@ -152,7 +152,7 @@ def test_a_rebind_ahead_of_the_first_consumer_keeps_what_is_published(tmp_path: 
     run(tmp_path, test)
 
 
-def test_what_was_not_acked_is_delivered_again_after_a_disconnect(tmp_path: Path) -> None:
+def test_unacked_messages_are_redelivered_after_a_disconnect(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         one = await world.peer("c consume --confirm q e --manual-ack")
         assert await one.ask("m publish e d") == "c ok m event=e d"
@@ -184,7 +184,7 @@ def test_reject_keeps_the_place_and_counts(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_messages_of_the_same_id_are_settled_one_after_the_other(tmp_path: Path) -> None:
+def test_messages_with_the_same_id_are_settled_in_order(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer("c consume --confirm q e --manual-ack")
         peer.send("m publish e 1", "m publish e 2")
@@ -219,7 +219,7 @@ def test_a_window_bounds_what_is_unsettled(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_a_queue_goes_with_its_last_consumer(tmp_path: Path) -> None:
+def test_queue_is_deleted_with_its_last_consumer(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         one = await world.peer("c consume --confirm q e --delete-queue-when-unused --manual-ack")
         two = await world.peer("d consume --confirm q --delete-queue-when-unused")
@@ -233,7 +233,7 @@ def test_a_queue_goes_with_its_last_consumer(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_an_ack_on_its_way_is_confirmed_although_the_queue_goes(tmp_path: Path) -> None:
+def test_ack_in_flight_is_confirmed_although_the_queue_is_deleted(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer("c consume --confirm q e --delete-queue-when-unused --manual-ack")
         assert await peer.ask("m publish e d") == "c ok m event=e d"
@@ -244,7 +244,7 @@ def test_an_ack_on_its_way_is_confirmed_although_the_queue_goes(tmp_path: Path) 
     run(tmp_path, test)
 
 
-def test_a_queue_waits_its_time_for_a_consumer(tmp_path: Path) -> None:
+def test_queue_is_kept_for_its_time_without_a_consumer(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer(
             "c consume --confirm q e --delete-queue-when-unused=60", "x delete_consumer --confirm c"
@@ -258,7 +258,7 @@ def test_a_queue_waits_its_time_for_a_consumer(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_the_latest_consume_says_whether_the_queue_goes(tmp_path: Path) -> None:
+def test_latest_consume_sets_auto_delete(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         one = await world.peer(f"c consume --confirm q e {FIVE}")
         two = await world.peer("d consume --confirm q e")
@@ -276,7 +276,7 @@ def test_the_latest_consume_says_whether_the_queue_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("consumer_returns", [False, True])
-def test_a_queue_that_goes_when_unused_also_goes_after_a_restart(
+def test_auto_delete_queue_is_deleted_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, consumer_returns: bool
 ) -> None:
     async def ends_with_its_consumer(world: World) -> None:
@@ -301,9 +301,7 @@ def test_a_queue_that_goes_when_unused_also_goes_after_a_restart(
     run(tmp_path, ends_with_its_consumer, starts_again)
 
 
-def test_a_queue_stays_over_a_restart_if_the_latest_consume_did_not_want_it_to_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queue_is_kept_over_a_restart_without_auto_delete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def changes_its_mind(world: World) -> None:
         peer = await world.peer(f"c consume --confirm q e {FIVE}")
         peer.send("d consume --confirm q")
@@ -371,7 +369,7 @@ def test_a_full_queue_is_an_error_also_without_confirm(tmp_path: Path) -> None:
     run(tmp_path, test, options=QueueOptions(cap=64 * 1024))
 
 
-def test_the_statistics_are_looked_up_and_nothing_is_evaluated(tmp_path: Path) -> None:
+def test_statistics_expressions_are_looked_up_not_evaluated(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer("c consume --confirm q e1 e2 --manual-ack")
         assert await peer.ask("m publish e1 d") == "c ok m event=e1 d"
@@ -391,7 +389,7 @@ def test_the_statistics_are_looked_up_and_nothing_is_evaluated(tmp_path: Path) -
     run(tmp_path, test)
 
 
-def test_a_priority_goes_before_the_event(tmp_path: Path) -> None:
+def test_priority_precedes_the_event(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer("c consume --confirm q e", "d delete_consumer --confirm c")
         await peer.confirm("m1 publish --confirm e first", "m2 publish --confirm --priority=2 e low")
@@ -405,7 +403,7 @@ def test_a_priority_goes_before_the_event(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_a_key_and_names_go_before_the_event(tmp_path: Path) -> None:
+def test_key_and_names_precede_the_event(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer("c consume --confirm q e", "d delete_consumer --confirm c")
         await peer.confirm("m1 publish --confirm --unique=u --unique-until=delivered e first")

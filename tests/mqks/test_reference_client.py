@@ -11,7 +11,7 @@ from tests.mqks.reference_client import ReferenceClient
 from tests.mqks.world import Peer
 
 
-def test_it_pings_reconnects_and_consumes_on_with_the_events_of_the_last_update(tmp_path: Path) -> None:
+def test_reference_client_pings_reconnects_and_resumes_consuming(tmp_path: Path) -> None:
     async def main(server: ServerProcess) -> None:
         got: list[tuple[str, int, str]] = []
 

@@ -52,7 +52,7 @@ def test_too_much_data_is_an_error_and_the_connection_stays(tmp_path: Path) -> N
     run(tmp_path, test, limits=Limits(body_bytes_max=1000))
 
 
-def test_a_line_without_an_end_is_not_kept_and_ends_at_last(tmp_path: Path) -> None:
+def test_endless_line_is_discarded_and_disconnected(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
         peer.writer.write(b"\x00\xff" * 200_000)
@@ -61,7 +61,7 @@ def test_a_line_without_an_end_is_not_kept_and_ends_at_last(tmp_path: Path) -> N
     run(tmp_path, test, limits=Limits(body_bytes_max=1000, junk_bytes_max=100_000))
 
 
-def test_a_line_that_trickles_in_is_given_up_and_who_is_silent_between_lines_is_not(tmp_path: Path) -> None:
+def test_line_that_trickles_in_times_out_but_silence_between_lines_does_not(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         silent = await world.peer("c consume --confirm q e")
         slow = await world.peer()
@@ -76,7 +76,7 @@ def test_a_line_that_trickles_in_is_given_up_and_who_is_silent_between_lines_is_
     run(tmp_path, test, limits=Limits(line_ms=1000))
 
 
-def test_a_long_line_that_came_in_time_is_not_late_afterwards(tmp_path: Path) -> None:
+def test_long_line_received_in_time_does_not_time_out(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         keeper = await world.peer("c consume --confirm q e")
         peer = await world.peer()
@@ -100,7 +100,7 @@ def test_a_long_line_that_came_in_time_is_not_late_afterwards(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("sent", [b"", b"p pi"])
-def test_who_never_says_anything_is_sent_away(tmp_path: Path, sent: bytes) -> None:
+def test_silent_client_is_disconnected(tmp_path: Path, sent: bytes) -> None:
     """Two hundred silent connections were there for ever, and took the descriptors of all others."""
 
     async def test(world: World) -> None:
@@ -117,7 +117,7 @@ def test_who_never_says_anything_is_sent_away(tmp_path: Path, sent: bytes) -> No
     run(tmp_path, test, limits=Limits(first_line_ms=1000, line_ms=1200))
 
 
-def test_who_does_not_log_in_is_sent_away_whatever_it_says(tmp_path: Path) -> None:
+def test_client_without_login_is_disconnected(tmp_path: Path) -> None:
     """One line without a login stopped the clock, and a stranger stayed for good."""
 
     async def test(world: World) -> None:
@@ -136,7 +136,7 @@ def test_who_does_not_log_in_is_sent_away_whatever_it_says(tmp_path: Path) -> No
     run(tmp_path, test)
 
 
-def test_a_client_that_only_makes_mistakes_is_sent_away(tmp_path: Path) -> None:
+def test_client_that_only_sends_errors_is_disconnected(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
         peer.writer.write(b"\x01\x02\n" * 4 + b"p ping resets the count\n" + b"\n" * 20)
@@ -196,7 +196,7 @@ def test_publishes_that_a_full_queue_refuses_are_one_line_in_the_log(
     run(tmp_path, test, options=QueueOptions(cap=64 * 1024))
 
 
-def test_a_deaf_consumer_holds_nobody_up_and_its_messages_stay_on_disk(tmp_path: Path) -> None:
+def test_consumer_that_does_not_read_blocks_no_one_and_keeps_messages_on_disk(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         deaf = await world.peer("c consume --confirm q e --manual-ack")
         raw = deaf.writer.get_extra_info("socket")
@@ -230,7 +230,7 @@ def test_a_client_that_never_reads_its_answers_is_not_read(tmp_path: Path) -> No
     run(tmp_path, test, limits=Limits(output_bytes_max=MIB))
 
 
-def test_reading_stops_while_too_much_is_on_its_way_to_the_disk(tmp_path: Path) -> None:
+def test_reading_stops_while_too_much_is_unconfirmed(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer("c consume --confirm q e")
         peer.send(*[f"m{n} publish e {n}" for n in range(2000)])
@@ -239,7 +239,7 @@ def test_reading_stops_while_too_much_is_on_its_way_to_the_disk(tmp_path: Path) 
     run(tmp_path, test, limits=Limits(unconfirmed_max=10))
 
 
-def test_a_connection_has_so_many_consumers_at_most(tmp_path: Path) -> None:
+def test_consumers_of_a_connection_are_limited(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer("c1 consume --confirm q e", "c2 consume --confirm q e")
         assert await peer.error("c3 consume q e") == "c3"
@@ -248,7 +248,7 @@ def test_a_connection_has_so_many_consumers_at_most(tmp_path: Path) -> None:
     run(tmp_path, test, limits=Limits(consumers_max=2))
 
 
-def test_when_the_server_stops_confirms_come_and_the_connections_end(tmp_path: Path) -> None:
+def test_stop_sends_confirms_and_closes_connections(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer("c consume --confirm q e --delete-queue-when-unused --manual-ack")
         peer.send("m publish --confirm zz d")

@@ -96,7 +96,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
     return run
 
 
-def test_over_tls_it_is_the_same_and_so_is_what_is_large(run: Callable[..., None]) -> None:
+def test_tls_carries_small_and_large_data(run: Callable[..., None]) -> None:
     async def test(site: Site) -> None:
         client = await site.client(await site.listen())
         assert (await client.connect()).command == "CONNECTED"
@@ -112,7 +112,7 @@ def test_over_tls_it_is_the_same_and_so_is_what_is_large(run: Callable[..., None
     run(test)
 
 
-def test_a_client_certificate_says_who_it_is_and_one_of_strangers_is_refused(
+def test_client_certificate_identifies_the_client_and_unknown_ones_are_refused(
     run: Callable[..., None], tmp_path: Path
 ) -> None:
     async def test(site: Site) -> None:
@@ -132,7 +132,7 @@ def test_a_client_certificate_says_who_it_is_and_one_of_strangers_is_refused(
     run(test)
 
 
-def test_a_certificate_is_changed_under_load_and_nobody_loses_a_connection(run: Callable[..., None]) -> None:
+def test_certificate_reload_under_load_loses_no_connection(run: Callable[..., None]) -> None:
     async def test(site: Site) -> None:
         address = await site.listen()
         stays = [await site.client(address) for _ in range(4)]
@@ -168,7 +168,7 @@ def test_a_certificate_is_changed_under_load_and_nobody_loses_a_connection(run: 
     run(test)
 
 
-def test_who_says_nothing_or_no_tls_is_gone_in_time_and_is_counted_until_then(
+def test_silent_or_non_tls_client_is_disconnected_and_counted_until_then(
     run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rules, "GREETING_S_MAX", 1.0)
@@ -192,7 +192,7 @@ def test_who_says_nothing_or_no_tls_is_gone_in_time_and_is_counted_until_then(
     run(test)
 
 
-def test_the_word_that_ends_a_connection_arrives_also_if_much_was_sent_behind_it(run: Callable[..., None]) -> None:
+def test_final_message_arrives_although_the_client_keeps_sending(run: Callable[..., None]) -> None:
     """With an unread byte the kernel resets the connection, and takes back what the client has not read."""
 
     async def test(site: Site) -> None:
@@ -230,7 +230,7 @@ def test_a_client_that_reads_nothing_is_not_read_and_then_continues(run: Callabl
     run(test)
 
 
-def test_only_what_is_good_today_is_spoken(run: Callable[..., None]) -> None:
+def test_only_current_tls_versions_and_ciphers_are_accepted(run: Callable[..., None]) -> None:
     async def test(site: Site) -> None:
         address = await site.listen()
         old = site.authority.client()
@@ -254,7 +254,7 @@ V1 = b"PROXY TCP4 192.0.2.7 10.0.0.1 4711 61613\r\n"
 
 
 @pytest.mark.parametrize(("header", "is_tls"), [(V1, False), (V2, True)], ids=["v1", "v2"])
-def test_a_trusted_proxy_says_for_whom_it_connects(run: Callable[..., None], header: bytes, is_tls: bool) -> None:
+def test_trusted_proxy_names_its_client(run: Callable[..., None], header: bytes, is_tls: bool) -> None:
     async def test(site: Site) -> None:
         address = await site.listen(tls=False, proxy=True)
         client = await site.plain(address)
@@ -276,7 +276,7 @@ def test_a_trusted_proxy_says_for_whom_it_connects(run: Callable[..., None], hea
     run(test)
 
 
-def test_nobody_else_says_so_and_a_listener_for_others_does_not_listen_to_it(run: Callable[..., None]) -> None:
+def test_proxy_header_from_others_is_refused(run: Callable[..., None]) -> None:
     async def test(site: Site) -> None:
         plain, proxy = await site.listen(tls=False), await site.listen(tls=False, proxy=True)
         client = await site.plain(plain)
@@ -297,7 +297,7 @@ def test_nobody_else_says_so_and_a_listener_for_others_does_not_listen_to_it(run
     run(test)
 
 
-def test_behind_a_proxy_it_is_the_clients_that_are_counted(run: Callable[..., None]) -> None:
+def test_connection_limits_count_clients_behind_a_proxy(run: Callable[..., None]) -> None:
     async def test(site: Site) -> None:
         address = await site.listen(tls=False, proxy=True)
 
@@ -312,7 +312,7 @@ def test_behind_a_proxy_it_is_the_clients_that_are_counted(run: Callable[..., No
     run(test, Bounds(address=2))
 
 
-def test_a_thousand_handshakes_at_once_are_taken_one_a_turn(run: Callable[..., None]) -> None:
+def test_thousand_concurrent_handshakes_are_taken_one_per_turn(run: Callable[..., None]) -> None:
     """Each costs as much as hundreds of messages: between two of them it is everybody's turn."""
 
     async def test(site: Site) -> None:

@@ -46,7 +46,7 @@ def test_small_unfinished_input_is_not_counted() -> None:
     assert budget.bytes == 0
 
 
-def test_a_user_holds_a_quarter_and_then_only_its_first_unfinished_input_is_read() -> None:
+def test_user_above_a_quarter_reads_only_its_first_unfinished_input() -> None:
     budget = Budget(4 * MIB)
     ann, bob = connections(budget, "ann", 5), Connection(budget, "bob")
     for connection in [*ann, bob]:
@@ -60,7 +60,7 @@ def test_a_user_holds_a_quarter_and_then_only_its_first_unfinished_input_is_read
     assert all(connection.reads and connection.delivers for connection in ann)
 
 
-def test_honest_clients_that_sent_at_once_finish_one_after_the_other() -> None:
+def test_concurrent_uploads_finish_one_after_the_other() -> None:
     budget = Budget(64 * MIB)
     ann = connections(budget, "ann", 20)
     left = dict.fromkeys(ann, 4 * MIB)
@@ -76,7 +76,7 @@ def test_honest_clients_that_sent_at_once_finish_one_after_the_other() -> None:
     assert budget.bytes == 0
 
 
-def test_what_many_connections_begin_at_once_is_bounded() -> None:
+def test_concurrently_started_input_is_bounded() -> None:
     """Each is read once before it can be stopped."""
     budget = Budget(4 * MIB)
     ann = connections(budget, "ann", 200)
@@ -86,7 +86,7 @@ def test_what_many_connections_begin_at_once_is_bounded() -> None:
     assert any(not connection.evicted for connection in ann)
 
 
-def test_if_the_first_does_not_continue_the_largest_is_refused() -> None:
+def test_stalled_first_input_refuses_the_largest() -> None:
     budget = Budget(4 * MIB)
     small, large, later = connections(budget, "ann", 3)
     small.account.hold_input(100 * KIB)
@@ -101,7 +101,7 @@ def test_if_the_first_does_not_continue_the_largest_is_refused() -> None:
     assert (budget.bytes, budget.refused) == (300 * KIB, 1)
 
 
-def test_input_that_is_being_dealt_with_counts_and_is_not_refused() -> None:
+def test_input_being_processed_counts_and_is_not_refused() -> None:
     budget = Budget(4 * MIB)
     complete, begun, other = connections(budget, "ann", 3)
     complete.account.hold_input(600 * KIB, is_complete=True)
@@ -150,7 +150,7 @@ def test_the_only_page_of_a_user_may_have_any_size() -> None:
     assert ann.account.when_room(16 * MIB, lambda: None) is None
 
 
-def test_when_all_together_hold_too_much_those_who_hold_most_are_stopped() -> None:
+def test_largest_holders_are_stopped_at_the_total_limit() -> None:
     budget = Budget(4 * MIB)
     users = [Connection(budget, f"user{number}") for number in range(5)]
     for user in users[:4]:
@@ -163,7 +163,7 @@ def test_when_all_together_hold_too_much_those_who_hold_most_are_stopped() -> No
     assert all(user.delivers for user in users)
 
 
-def test_what_a_connection_holds_moves_to_its_user_at_the_login() -> None:
+def test_held_bytes_move_to_the_user_at_login() -> None:
     budget = Budget(4 * MIB)
     ann, stranger, other = Connection(budget, "ann"), Connection(budget, "10.0.0.1"), Connection(budget, "10.0.0.1")
     ann.account.hold_output(900 * KIB)
@@ -177,7 +177,7 @@ def test_what_a_connection_holds_moves_to_its_user_at_the_login() -> None:
     assert budget.bytes == 0
 
 
-def test_whoever_reads_nothing_for_a_minute_is_stuck() -> None:
+def test_connection_that_reads_nothing_for_a_minute_is_stuck() -> None:
     budget = Budget(4 * MIB)
     account = Connection(budget, "ann").account
     assert not account.is_stuck(0, 0)
@@ -189,7 +189,7 @@ def test_whoever_reads_nothing_for_a_minute_is_stuck() -> None:
     assert budget.unread == 1
 
 
-def test_a_connection_that_has_ended_holds_nothing_whatever_its_last_request_does() -> None:
+def test_ended_connection_holds_nothing() -> None:
     budget = Budget(4 * MIB)
     account = Connection(budget, "ann").account
     account.close()
@@ -200,7 +200,7 @@ def test_a_connection_that_has_ended_holds_nothing_whatever_its_last_request_doe
     assert budget.bytes == 0
 
 
-def test_clients_that_ask_for_pages_and_leave_cannot_have_more_made_than_their_share() -> None:
+def test_disconnecting_clients_get_no_more_pages_than_their_share() -> None:
     budget = Budget(4 * MIB)
     asked = connections(budget, "ann", 10)
     for connection in asked:
@@ -212,7 +212,7 @@ def test_clients_that_ask_for_pages_and_leave_cannot_have_more_made_than_their_s
     assert budget.bytes == 0 and budget.users_held == 0
 
 
-def test_memory_is_given_back_once_little_has_been_held_for_a_while() -> None:
+def test_memory_is_released_after_a_while_of_low_use() -> None:
     budget = Budget(SHARES * CALM_BYTES)
     given_back: list[int] = []
     budget.on_calm = lambda: given_back.append(1)

@@ -23,7 +23,7 @@ def refusal(*files: Path | None) -> str:
     return str(caught.value)
 
 
-def test_certificate_and_key_may_be_one_file_or_two(authority: Authority, tmp_path: Path) -> None:
+def test_certificate_and_key_can_be_one_file_or_two(authority: Authority, tmp_path: Path) -> None:
     pair = authority.signed("server")
     assert load(CertificateFiles(*pair)).verify_mode == ssl.CERT_NONE
     both = tmp_path / "both.pem"
@@ -31,7 +31,7 @@ def test_certificate_and_key_may_be_one_file_or_two(authority: Authority, tmp_pa
     assert load(CertificateFiles(both, client_authorities=authority.file)).verify_mode == ssl.CERT_OPTIONAL
 
 
-def test_only_versions_and_ciphers_that_are_good_today(authority: Authority) -> None:
+def test_context_allows_only_current_versions_and_ciphers(authority: Authority) -> None:
     context = load(CertificateFiles(*authority.signed("server")))
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
     for cipher in context.get_ciphers():
@@ -40,7 +40,7 @@ def test_only_versions_and_ciphers_that_are_good_today(authority: Authority) -> 
     assert context.options & ssl.OP_NO_RENEGOTIATION
 
 
-def test_what_can_not_serve_is_reported_with_the_file_and_the_reason(authority: Authority, tmp_path: Path) -> None:
+def test_unusable_certificate_is_reported_with_file_and_reason(authority: Authority, tmp_path: Path) -> None:
     one, two = authority.signed("one"), authority.signed("two")
     text = tmp_path / "text.pem"
     text.write_text("no certificate")
@@ -55,7 +55,7 @@ def test_what_can_not_serve_is_reported_with_the_file_and_the_reason(authority: 
     assert "is larger than" in refusal(Path("/dev/zero"))
 
 
-def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(authority: Authority, tmp_path: Path) -> None:
+def test_encrypted_key_is_refused_without_prompting(authority: Authority, tmp_path: Path) -> None:
     from cryptography.hazmat.primitives import serialization
 
     pair = authority.signed("server")
@@ -66,7 +66,7 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(authority
     assert refusal(pair.certificate, locked).startswith("the key is encrypted")
 
 
-def test_a_key_that_anybody_can_read_is_known(authority: Authority) -> None:
+def test_world_readable_key_is_detected(authority: Authority) -> None:
     pair: Pair = authority.signed("server")
     assert not readable_by_others(CertificateFiles(*pair))
     pair.key.chmod(0o644)

@@ -35,7 +35,7 @@ def open_slot(limits: Admission, address: str) -> Slot | None:
     return slot
 
 
-def test_there_are_so_many_in_all_and_whoever_is_one_too_many_may_come_when_one_has_left() -> None:
+def test_total_connections_are_limited() -> None:
     limits = admission(2)
     one, two = open_slot(limits, "10.0.0.1"), open_slot(limits, "10.0.0.2")
     assert one
@@ -48,7 +48,7 @@ def test_there_are_so_many_in_all_and_whoever_is_one_too_many_may_come_when_one_
     assert limits.refused == {"full": 2}
 
 
-def test_a_full_server_has_room_for_a_few_who_ask_for_health() -> None:
+def test_full_server_keeps_room_for_health_checks() -> None:
     limits = admission(1)
     one = limits.open_slot()
     spares = [limits.open_slot(may_be_reserve=True) for _ in range(RESERVE + 1)]
@@ -62,7 +62,7 @@ def test_a_full_server_has_room_for_a_few_who_ask_for_health() -> None:
     assert another and another.is_reserve
 
 
-def test_of_one_address_there_are_so_many_and_others_have_their_own() -> None:
+def test_connections_per_address_are_limited() -> None:
     limits = admission(address=2)
     one, two, three = [open_slot(limits, "10.0.0.1") for _ in range(3)]
     assert one
@@ -74,7 +74,7 @@ def test_of_one_address_there_are_so_many_and_others_have_their_own() -> None:
     assert limits.refused == {"address": 2}
 
 
-def test_nothing_is_kept_of_those_who_left() -> None:
+def test_closed_connections_leave_no_state() -> None:
     limits = admission(address=1, unauthenticated=1, address_unauthenticated=1, user=1)
     for number in range(100):
         slot = open_slot(limits, f"10.0.0.{number}")
@@ -85,13 +85,13 @@ def test_nothing_is_kept_of_those_who_left() -> None:
     assert not limits._counts
 
 
-def test_clients_of_this_machine_are_any_number_and_so_is_everybody_with_0() -> None:
+def test_local_clients_and_limit_0_are_unlimited() -> None:
     bounded = admission(address=1, address_unauthenticated=1)
     for limits, address in ((bounded, "127.0.0.1"), (bounded, "::1"), (admission(), "10.0.0.1")):
         assert all(open_slot(limits, address) for _ in range(10))
 
 
-def test_strangers_are_fewer_in_all_and_from_one_address_until_they_log_in() -> None:
+def test_unauthenticated_connections_have_lower_limits() -> None:
     limits = admission(unauthenticated=3, address_unauthenticated=2)
     one, two, three = [open_slot(limits, "10.0.0.1") for _ in range(3)]
     assert one
@@ -105,7 +105,7 @@ def test_strangers_are_fewer_in_all_and_from_one_address_until_they_log_in() -> 
     assert limits.refused == {"strangers": 3}
 
 
-def test_of_one_user_there_are_so_many_from_wherever_they_come() -> None:
+def test_connections_per_user_are_limited_across_addresses() -> None:
     limits = admission(user=2)
     slots = [slot for number in range(3) if (slot := open_slot(limits, f"10.0.0.{number}"))]
     assert [slot.logged_in("a") for slot in slots] == [
@@ -127,7 +127,7 @@ def test_of_one_user_there_are_so_many_from_wherever_they_come() -> None:
         ("10.0.0.1", "10.0.0.2", False),
     ],
 )
-def test_whom_an_address_belongs_to(one: str, other: str, are_same: bool) -> None:
+def test_address_grouping(one: str, other: str, are_same: bool) -> None:
     assert (counted_as(one) == counted_as(other)) is are_same
 
 
@@ -137,7 +137,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "counted_as", lambda address: address)
 
 
-def test_over_tcp_who_is_one_too_many_is_sent_away(tmp_path: Path, elsewhere: None) -> None:
+def test_tcp_connection_beyond_the_limit_is_closed(tmp_path: Path, elsewhere: None) -> None:
     async def test(world: World) -> None:
         world.server.acceptor.admission = admission(address=2)
         one, two = await world.peer("r rebind --confirm q e"), await world.peer("r rebind --confirm q e")
@@ -152,7 +152,9 @@ def test_over_tcp_who_is_one_too_many_is_sent_away(tmp_path: Path, elsewhere: No
 
 
 @pytest.mark.anyio
-async def test_over_http_too_and_a_websocket_counts_to_its_end(tmp_path: Path, elsewhere: None) -> None:
+async def test_http_connection_beyond_the_limit_is_refused_and_websockets_count(
+    tmp_path: Path, elsewhere: None
+) -> None:
     async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
         await gateway.http.aclose()
         limits = admission(address=1)
@@ -169,9 +171,7 @@ async def test_over_http_too_and_a_websocket_counts_to_its_end(tmp_path: Path, e
 
 
 @pytest.mark.anyio
-async def test_over_http_a_spare_connection_gets_health_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_spare_http_connection_serves_only_health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path, settings=GatewaySettings(), options=QueueOptions()) as gateway:
         monkeypatch.setattr(gateway.server.acceptor.admission, "_most", lambda: 0)
         for path in ("/healthz", "/readyz"):  # which closes: else `raw` would not end
@@ -182,7 +182,7 @@ async def test_over_http_a_spare_connection_gets_health_and_nothing_else(
         assert refused.startswith(b"HTTP/1.1 503") and rules.FULL.encode() in refused
 
 
-def test_whoever_acknowledges_nothing_any_more_has_vanished() -> None:
+def test_peer_without_tcp_acks_has_vanished() -> None:
     class Line:
         def __init__(self, retransmits: int) -> None:
             self.info = bytes((1, 0, retransmits, 0, 0, 0, 0, 0))
@@ -199,7 +199,7 @@ def test_whoever_acknowledges_nothing_any_more_has_vanished() -> None:
     assert is_vanished(Line(8)) and not is_vanished(Line(7))  # type: ignore[arg-type]
 
 
-def test_the_peer_of_a_connection_is_known_when_it_is_let_in(tmp_path: Path) -> None:
+def test_peer_is_known_when_a_connection_is_admitted(tmp_path: Path) -> None:
     """What an event loop gives as the name of a peer is an address that the rules can read."""
 
     async def test(world: World) -> None:

@@ -25,7 +25,7 @@ class Client:
         self._crowd.discard(self)
 
 
-def test_who_goes_is_waited_for_and_who_does_not_is_cut_off() -> None:
+def test_stop_waits_for_closing_connections_and_aborts_others() -> None:
     async def main() -> None:
         crowd: ConnectionSet[Client] = ConnectionSet()
         await crowd.leave(60)

@@ -94,7 +94,7 @@ class Client:
         self.is_open = False
 
 
-def test_one_read_of_a_flood_does_not_hold_up_the_others() -> None:
+def test_one_read_of_a_flood_does_not_block_others() -> None:
     """A quarter of a megabyte of tiny frames was carried out at once, and everybody else waited for a second."""
     world = World()
     flood, honest = Client(world, 4.0), Client(world, 1.0)
@@ -114,7 +114,7 @@ def test_one_read_of_a_flood_does_not_hold_up_the_others() -> None:
     assert flood.took == b"x" * 256 * 1024
 
 
-def test_in_a_turn_all_floods_together_take_no_longer_than_one() -> None:
+def test_all_floods_share_the_time_of_one_turn() -> None:
     world = World()
     floods = [Client(world, 1.0) for _ in range(20)]
     for client in floods:
@@ -124,7 +124,7 @@ def test_in_a_turn_all_floods_together_take_no_longer_than_one() -> None:
     assert all(client.took == b"x" * 30_000 for client in floods)
 
 
-def test_the_first_large_read_of_a_connection_may_be_expensive() -> None:
+def test_first_large_read_is_limited() -> None:
     """224 SUBSCRIBEs, which cost 4 us a byte, were carried out in one turn of 200 ms."""
     world = World()
     world.somebody = None
@@ -153,7 +153,7 @@ def test_floods_take_turns() -> None:
     assert (one.took, other.took) == (b"1" * 100_000, b"2" * 100_000)
 
 
-def test_cheap_bytes_are_taken_as_they_come() -> None:
+def test_cheap_bytes_are_processed_immediately() -> None:
     """A publisher of large reads loses nothing by turns, once it is known what its bytes cost."""
     world = World()
     client = Client(world, 0.004)
@@ -166,7 +166,7 @@ def test_cheap_bytes_are_taken_as_they_come() -> None:
     assert len(client.pieces) == 3
 
 
-def test_who_costs_less_later_is_not_cut_for_ever_and_who_costs_more_is_at_once() -> None:
+def test_read_size_adapts_to_the_current_cost() -> None:
     world = World()
     client = Client(world, 2.0)
     client.send(b"x" * 20_000)
@@ -187,7 +187,7 @@ def test_who_costs_less_later_is_not_cut_for_ever_and_who_costs_more_is_at_once(
     assert len(client.pieces) > count + 10
 
 
-def test_what_one_turn_took_too_much_the_next_ones_have_less() -> None:
+def test_excess_of_a_turn_is_deducted_from_the_next() -> None:
     world = World()
     costly, other = Client(world, 30.0), Client(world, 1.0)
     costly.send(b"x" * (SMALL_BYTES + 1))
@@ -200,7 +200,7 @@ def test_what_one_turn_took_too_much_the_next_ones_have_less() -> None:
     assert turns == 30 * (SMALL_BYTES + 1) // TURN_US
 
 
-def test_a_stream_is_taken_whole_and_in_order() -> None:
+def test_stream_is_processed_completely_in_order() -> None:
     seed = random.randrange(1 << 30)
     print("seed", seed)
     rng = random.Random(seed)
@@ -221,7 +221,7 @@ def test_a_stream_is_taken_whole_and_in_order() -> None:
         assert client.took == sent[client]
 
 
-def test_a_connection_that_is_gone_holds_up_nobody() -> None:
+def test_closed_connection_does_not_block_others() -> None:
     world = World()
     gone, other = Client(world, 1.0), Client(world, 1.0)
     gone.send(b"x" * 100_000)
@@ -234,7 +234,7 @@ def test_a_connection_that_is_gone_holds_up_nobody() -> None:
     assert other.took == b"y" * 10_000
 
 
-def test_a_bug_ends_its_connection_alone() -> None:
+def test_exception_ends_only_its_connection() -> None:
     world = World()
     bad, other = Client(world, 1.0), Client(world, 1.0)
     bad.send(b"x" * 10_000 + BUG)
@@ -250,7 +250,7 @@ def test_a_bug_ends_its_connection_alone() -> None:
 
 
 @pytest.mark.usefixtures("known")
-def test_a_turn_ends_after_a_megabyte_however_little_that_costs() -> None:
+def test_turn_ends_after_a_megabyte() -> None:
     """The next commit begins only after the turn. The disk was idle while 8 MiB of large messages were read in one."""
     world = World()
     world.somebody = None
@@ -269,7 +269,7 @@ def test_a_turn_ends_after_a_megabyte_however_little_that_costs() -> None:
 
 
 @pytest.mark.usefixtures("known")
-def test_who_is_alone_has_long_turns_until_somebody_else_sends_something() -> None:
+def test_single_sender_has_long_turns() -> None:
     world = World()
     other, world.somebody = world.somebody, None
     assert other is not None

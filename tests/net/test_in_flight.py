@@ -5,7 +5,7 @@ from __future__ import annotations
 from curbstone.net.in_flight import InFlight
 
 
-def test_by_count_or_by_bytes_it_is_too_much_until_half_is_confirmed() -> None:
+def test_reading_resumes_when_half_is_confirmed() -> None:
     unconfirmed = InFlight(10, 1000)
     unconfirmed.add(10, 1000)
     assert not unconfirmed.is_too_much

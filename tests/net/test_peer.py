@@ -21,13 +21,13 @@ from curbstone.net.peer import Networks, Peer, certificate_of, plain_host
         ("", False),
     ],
 )
-def test_an_address_is_in_a_network_or_not(host: str, is_in: bool) -> None:
+def test_address_matches_its_networks(host: str, is_in: bool) -> None:
     assert (host in Networks(["10.0.0.0/8", "192.0.2.1", "2001:db8::/32"])) is is_in
     assert host not in Networks()
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "10.0.0.0/33", "everybody", ""])
-def test_what_is_no_network_is_refused(text: str) -> None:
+def test_invalid_network_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="bad network"):
         Networks([text])
 
@@ -39,7 +39,7 @@ def test_ipv4_is_never_written_as_ipv6() -> None:
     assert [str(Peer(host, 7)) for host in ("::1", "10.0.0.1")] == ["[::1]:7", "10.0.0.1:7"]
 
 
-def test_a_certificate_has_its_names_with_their_kinds_and_its_subject_in_one_way() -> None:
+def test_certificate_names_and_subject_are_canonical() -> None:
     found = certificate_of(
         {
             "subject": ((("countryName", "DE"),), (("organizationName", 'A, "B"+C'),), (("commonName", "#orders "),)),

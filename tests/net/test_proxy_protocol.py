@@ -39,9 +39,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("data", "says"), GOOD, ids=[str(number) for number in range(len(GOOD))])
-def test_a_header_is_read_however_it_is_cut_and_what_follows_is_not_touched(
-    data: bytes, says: tuple[str, int, bool]
-) -> None:
+def test_header_is_parsed_for_any_split_and_the_rest_kept(data: bytes, says: tuple[str, int, bool]) -> None:
     for end in range(len(data)):
         assert read_header(data[:end]) is None
     assert read_header(data) == read_header(data + b"CONNECT\n") == Header(*says, len(data))
@@ -69,13 +67,13 @@ def test_a_header_is_read_however_it_is_cut_and_what_follows_is_not_touched(
         SIGNATURE + b"\x21\x11" + PROXY_HEADER_BYTES_MAX.to_bytes(2, "big"),
     ],
 )
-def test_what_is_no_header_is_an_error_at_once(data: bytes) -> None:
+def test_invalid_header_is_an_immediate_error(data: bytes) -> None:
     with pytest.raises(BadHeader):
         read_header(data)
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_break_it(rest: bytes) -> None:
+def test_parser_accepts_any_bytes_without_crashing(rest: bytes) -> None:
     for start in (b"", SIGNATURE, b"PROXY TCP4 ", SIGNATURE + b"\x21\x11\0\x20"):
         try:
             header = read_header(start + rest)

@@ -13,14 +13,14 @@ def begun(size: int = 5, *, completed: bool = False, now_ms: int = 0) -> Receive
     return progress
 
 
-def test_who_has_begun_nothing_is_never_late() -> None:
+def test_idle_connection_has_no_deadline() -> None:
     progress = begun()
     progress.unfinished(0, True, 10)
     assert not progress.is_begun
     assert not progress.is_late(1_000_000)
 
 
-def test_what_is_begun_must_be_whole_in_time_whatever_trickles_in() -> None:
+def test_started_input_must_complete_despite_trickling() -> None:
     progress = begun()
     progress.unfinished(6, False, 900)
     assert progress.is_begun
@@ -28,14 +28,14 @@ def test_what_is_begun_must_be_whole_in_time_whatever_trickles_in() -> None:
     assert progress.is_late(LIMIT_MS)
 
 
-def test_the_time_begins_anew_behind_what_was_completed() -> None:
+def test_deadline_restarts_after_completed_input() -> None:
     progress = begun()
     progress.unfinished(5, True, 900)
     assert not progress.is_late(LIMIT_MS)
     assert progress.is_late(900 + LIMIT_MS)
 
 
-def test_what_is_large_has_as_long_as_its_bytes_keep_coming() -> None:
+def test_large_input_may_take_long_while_bytes_arrive() -> None:
     progress = begun(5000)
     for second in range(1, 10):
         progress.unfinished(5000 + second * 100, False, second * LIMIT_MS - 1)
@@ -43,14 +43,14 @@ def test_what_is_large_has_as_long_as_its_bytes_keep_coming() -> None:
     assert progress.is_late(10 * LIMIT_MS - 1)
 
 
-def test_what_came_before_buys_no_time_for_the_last_byte() -> None:
+def test_earlier_bytes_do_not_extend_the_deadline_of_the_last() -> None:
     progress = begun(6_000_000)
     progress.unfinished(6_000_099, False, 500)
     assert not progress.is_late(LIMIT_MS - 1)
     assert progress.is_late(LIMIT_MS)
 
 
-def test_who_is_not_read_is_not_late_and_has_the_whole_time_again_afterwards() -> None:
+def test_deadline_pauses_while_not_reading() -> None:
     progress = begun()
     progress.reading(False, 500)
     assert not progress.is_late(5000)
@@ -59,7 +59,7 @@ def test_who_is_not_read_is_not_late_and_has_the_whole_time_again_afterwards() -
     assert progress.is_late(6000 + LIMIT_MS)
 
 
-def test_it_is_looked_at_often_enough() -> None:
+def test_deadline_is_checked_often_enough() -> None:
     assert begun().tick_ms == LIMIT_MS
     assert ReceiveDeadline(60_000, 1).tick_ms == 5000
     assert ReceiveDeadline(0, 1).tick_ms == 1

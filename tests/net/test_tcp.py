@@ -125,7 +125,7 @@ async def receive(peer: socket.socket, size: int) -> bytes:
 
 
 @loops
-def test_an_answer_is_with_the_client_before_the_turn_ends(loop: Any) -> None:
+def test_answer_is_sent_before_the_turn_ends(loop: Any) -> None:
     async def test(client: Client, peer: socket.socket) -> None:
         assert client.send_at_once(b"now")
         assert peer.recv(10) == b"now", "the loop has done nothing since"
@@ -147,7 +147,7 @@ def test_output_keeps_its_order(loop: Any) -> None:
 
 
 @loops
-def test_what_the_socket_does_not_take_is_sent_by_the_transport(loop: Any) -> None:
+def test_transport_sends_what_the_socket_does_not_accept(loop: Any) -> None:
     async def test(client: Client, peer: socket.socket) -> None:
         large = bytes(range(256)) * 40_000
         assert client.send_at_once(large), "a part of it was sent"
@@ -159,7 +159,7 @@ def test_what_the_socket_does_not_take_is_sent_by_the_transport(loop: Any) -> No
 
 
 @loops
-def test_a_socket_that_is_full_takes_nothing_at_once(loop: Any) -> None:
+def test_full_socket_accepts_nothing_directly(loop: Any) -> None:
     async def test(client: Client, peer: socket.socket) -> None:
         block = b"x" * 65536
         sent = 0
@@ -173,7 +173,7 @@ def test_a_socket_that_is_full_takes_nothing_at_once(loop: Any) -> None:
 
 @loops
 @pytest.mark.parametrize("how", ["reset by the client", "aborted here"])
-def test_a_closed_socket_takes_nothing(loop: Any, how: str) -> None:
+def test_closed_socket_accepts_nothing(loop: Any, how: str) -> None:
     async def test(client: Client, peer: socket.socket) -> None:
         assert client.send_at_once(b"1")
         if how == "aborted here":

@@ -37,6 +37,6 @@ def test_the_contract_is_valid(said: list[list[str]]) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(MISTAKES)))
-def test_a_mistake_in_it_would_be_found(said: list[list[str]], number: int) -> None:
+def test_mistake_in_the_contract_is_found(said: list[list[str]], number: int) -> None:
     complaints, complaint = said[1 + number][:-1], MISTAKES[number][2]
     assert [text for text in complaints if complaint in text], said[1 + number]

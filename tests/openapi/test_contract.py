@@ -47,7 +47,7 @@ def verbs_of(resource: Verbs) -> set[str]:
 
 
 @pytest.mark.anyio
-async def test_every_route_is_in_the_contract_and_all_of_the_contract_has_a_route(gateway: Running) -> None:
+async def test_contract_and_routes_match(gateway: Running) -> None:
     """The routes are those of the server as it is put together: the gateway's own, and what is added to them."""
     host = gateway.broker.host
     assert isinstance(host, AsyncioHost)
@@ -102,14 +102,14 @@ def test_every_error_is_a_problem_with_json() -> None:
                 assert list(content) == ["application/problem+json"], f"{verb} {path} {status}"
 
 
-def test_what_takes_a_body_says_that_it_can_be_too_large_and_too_slow() -> None:
+def test_operations_with_a_body_document_413_and_408() -> None:
     for path, verb, operation in operations():
         if "requestBody" in operation:
             assert {"408", "413"} <= set(operation["responses"]), f"{verb} {path}"
 
 
 @pytest.mark.parametrize("contract", [CONTRACT, SOCKETS], ids=[OPENAPI, ASYNCAPI])
-def test_references_lead_somewhere_and_everything_is_used(contract: dict[str, Any]) -> None:
+def test_references_resolve_and_components_are_used(contract: dict[str, Any]) -> None:
     used = set()
     for node in nodes(contract):
         if "$ref" in node:
@@ -121,7 +121,7 @@ def test_references_lead_somewhere_and_everything_is_used(contract: dict[str, An
             assert f"#/components/{kind}/{name}" in used, f"{kind} {name} is not used"
 
 
-def test_links_lead_to_operations_and_fill_in_their_paths() -> None:
+def test_links_name_operations_and_fill_their_paths() -> None:
     paths = {operation["operationId"]: path for path, _, operation in operations()}
     found = set()
     for path, _, operation in operations():
@@ -163,14 +163,14 @@ async def test_the_server_serves_the_files(gateway: Running, name: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_the_contract_as_json_says_the_same(gateway: Running) -> None:
+async def test_json_contract_equals_the_yaml_contract(gateway: Running) -> None:
     reply = await gateway.http.get("/openapi.json")
     assert reply.headers["content-type"] == "application/json"
     assert orjson.loads(reply.content) == yaml.safe_load(text_of(OPENAPI))
 
 
 @pytest.mark.anyio
-async def test_the_page_of_the_contract_is_whole_and_fetches_nothing_from_elsewhere(gateway: Running) -> None:
+async def test_docs_page_is_self_contained(gateway: Running) -> None:
     reply = await gateway.http.get("/docs")
     assert reply.headers["content-type"] == "text/html; charset=utf-8"
     assert reply.headers["content-security-policy"].startswith("default-src 'self'; ")
@@ -183,7 +183,7 @@ async def test_the_page_of_the_contract_is_whole_and_fetches_nothing_from_elsewh
 
 
 @pytest.mark.anyio
-async def test_its_script_is_the_one_that_was_vendored_packed_or_not(gateway: Running) -> None:
+async def test_docs_script_is_the_vendored_one(gateway: Running) -> None:
     said = (files("curbstone.gateway") / "docs" / "rapidoc.txt").read_text(encoding="utf-8")
     for accepted in ("gzip", "identity"):
         reply = await gateway.http.get("/docs/rapidoc-min.js", headers={"accept-encoding": accepted})

@@ -86,7 +86,7 @@ def test_a_file_survives_power_cuts(tmp_path: Path) -> None:
 
 @needs_fuse
 @pytest.mark.parametrize(("sync", "kept"), [("always", 20), ("never", 0)])
-def test_a_cut_that_loses_all_shows_whether_a_confirm_was_on_disk(tmp_path: Path, sync: str, kept: int) -> None:
+def test_total_loss_power_cut_shows_whether_confirms_were_durable(tmp_path: Path, sync: str, kept: int) -> None:
     """Also of the first messages in a new data directory, whose own name must be durable."""
     with (
         volatile(tmp_path, Random(1)) as volume,

@@ -17,7 +17,7 @@ def with_file(volume: Volume, name: str, data: bytes = b"") -> File:
     return file
 
 
-def test_what_was_synced_stays() -> None:
+def test_synced_data_survives() -> None:
     volume = Volume()
     file = with_file(volume, "a", b"synced")
     file.sync()
@@ -28,7 +28,7 @@ def test_what_was_synced_stays() -> None:
     assert volume.files_hurt == 1
 
 
-def test_a_synced_file_is_gone_if_its_name_was_not_synced() -> None:
+def test_synced_file_without_synced_name_is_lost() -> None:
     volume = Volume()
     with_file(volume, "a", b"synced").sync()
     volume.cut(None)
@@ -37,7 +37,7 @@ def test_a_synced_file_is_gone_if_its_name_was_not_synced() -> None:
     assert volume.entries_lost == 1
 
 
-def test_a_write_is_torn_by_sectors_and_a_later_one_may_be_there_without_it() -> None:
+def test_writes_are_torn_by_sector_and_may_be_reordered() -> None:
     seen = set()
     for seed in range(200):
         volume = Volume()
@@ -53,7 +53,7 @@ def test_a_write_is_torn_by_sectors_and_a_later_one_may_be_there_without_it() ->
     }
 
 
-def test_a_rename_is_there_or_not() -> None:
+def test_unsynced_rename_is_there_or_not() -> None:
     seen = set()
     for seed in range(50):
         volume = Volume()
@@ -66,7 +66,7 @@ def test_a_rename_is_there_or_not() -> None:
     assert seen == {(("a", "d"), ()), (("d",), ("b",))}
 
 
-def test_a_file_without_a_name_is_forgotten_by_a_cut_and_may_return_with_its_name() -> None:
+def test_unlinked_file_is_lost_or_returns_with_its_name() -> None:
     volume = Volume()
     with_file(volume, "a", b"x").sync()
     volume.sync_directory(ROOT)

@@ -43,14 +43,14 @@ def test_bash_completes_commands_options_and_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("shell", "name"), [("bash", "curbstone"), ("zsh", "_curbstone"), ("fish", "curbstone.fish")])
-def test_each_shell_can_read_its_own(shell: str, name: str) -> None:
+def test_each_shell_accepts_its_completions(shell: str, name: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell} here")
     subprocess.run([shell, "-n", str(DEPLOY / "completion" / name)], check=True)
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff here")
-def test_the_man_page_is_set_without_a_warning() -> None:
+def test_man_page_renders_without_warnings() -> None:
     page = DEPLOY / "man" / "curbstone.1"
     done = subprocess.run(["groff", "-ww", "-mandoc", "-Tutf8", str(page)], capture_output=True, text=True, check=True)
     assert not done.stderr

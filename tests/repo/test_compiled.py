@@ -32,7 +32,7 @@ def compiled() -> set[str]:
 
 
 @pytest.mark.source
-def test_all_that_a_message_goes_through_in_engine_and_stomp_is_compiled(tmp_path: Path) -> None:
+def test_message_path_of_engine_and_stomp_is_compiled(tmp_path: Path) -> None:
     async def main() -> set[str]:
         async with serving(tmp_path) as world:
             return {file for trace in await traced(world) for file, _ in trace.calls}
@@ -47,11 +47,11 @@ def test_the_tests_run_on_the_compiled_build() -> None:
     assert BUILD == "compiled"
 
 
-def test_what_is_compiled_is_there() -> None:
+def test_compiled_modules_exist() -> None:
     assert [name for name in sorted(compiled()) if not (ROOT / name).is_file()] == []
 
 
-def test_no_attribute_of_a_compiled_class_becomes_a_word_of_c() -> None:
+def test_compiled_attributes_are_no_c_keywords() -> None:
     """mypyc puts a "_" before the name of an attribute, and `__volatile` is a keyword of C compilers."""
     words = (
         "alignof|asm|attribute|complex|const|extension|imag|inline|label|real|restrict|signed|thread|typeof|volatile"
@@ -61,26 +61,26 @@ def test_no_attribute_of_a_compiled_class_becomes_a_word_of_c() -> None:
     assert not found
 
 
-def test_no_field_of_a_compiled_tuple_has_a_type_that_mypyc_cannot_find() -> None:
+def test_compiled_tuple_fields_have_resolvable_types() -> None:
     """It looks these names of builtins up among the module's own, when the module is imported."""
     pattern = re.compile(r"^    \w+: (bytearray|frozenset|memoryview|range|slice)$", re.M)
     found = [name for name in sorted(compiled()) if pattern.search((ROOT / name).read_text(encoding="utf-8"))]
     assert not found
 
 
-def test_no_compiled_code_takes_the_slice_of_a_kind_as_an_index() -> None:
+def test_compiled_code_does_not_index_with_enum_slices() -> None:
     """mypyc takes an index for a number, and a slice object is a TypeError: `Kind.key_of` is not compiled."""
     found = [name for name in sorted(compiled()) if re.search(r"\.key\]", (ROOT / name).read_text(encoding="utf-8"))]
     assert not found
 
 
-def test_no_compiled_class_wants_weak_references() -> None:
+def test_compiled_classes_use_no_weak_references() -> None:
     """Its objects have none: a `WeakValueDictionary` refuses the first of them."""
     wanting = [name for name in sorted(compiled()) if "__weakref__" in (ROOT / name).read_text(encoding="utf-8")]
     assert not wanting
 
 
-def test_no_class_that_is_not_compiled_extends_one_that_is() -> None:
+def test_uncompiled_classes_do_not_extend_compiled_ones() -> None:
     """Python refuses that, when the first object is made."""
     modules = compiled()
     closed = {f"curbstone.{name.removesuffix('.py').replace('/', '.')}" for name in modules}

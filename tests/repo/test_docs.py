@@ -25,7 +25,7 @@ _INLINE = re.compile(r"`(curbstone [a-z][^`…]*)`")
 
 
 @needs_ops_tools
-def test_the_site_builds_and_no_link_is_dead(tmp_path: Path) -> None:
+def test_site_builds_without_dead_links(tmp_path: Path) -> None:
     run("mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site")
     assert (tmp_path / "site" / "index.html").exists()
     for page in (tmp_path / "site").glob("*.html"):
@@ -51,7 +51,7 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "docs/engine.md", "docs/testing.md"])
-def test_every_file_that_is_named_for_readers_of_the_code_is_there(page: str) -> None:
+def test_files_named_in_developer_pages_exist(page: str) -> None:
     folders = [folder for folder in ROOT.iterdir() if folder.is_dir() and folder.name.isidentifier()]
     there = {path.relative_to(ROOT).as_posix() for folder in folders for path in folder.rglob("*.py")}
     there |= {path.name for path in ROOT.glob("*.py")}
@@ -61,7 +61,7 @@ def test_every_file_that_is_named_for_readers_of_the_code_is_there(page: str) ->
     assert named and not missing
 
 
-def test_every_test_that_a_page_names_is_there() -> None:
+def test_tests_named_in_pages_exist() -> None:
     tests = {path: re.findall(r"^(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.M)
              for path in (ROOT / "tests").rglob("test_*.py")}  # fmt: skip
     every = {name for names in tests.values() for name in names}
@@ -98,7 +98,7 @@ def commands() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("text", list(commands()))
-def test_a_command_on_a_page_exists_with_its_options(text: str) -> None:
+def test_commands_in_pages_exist_with_their_options(text: str) -> None:
     words = shlex.split(text) if not text.count("'") % 2 and not text.count('"') % 2 else text.split()
     command: Any = typer.main.get_command(app)
     known = {option for each in command.params for option in each.opts}
@@ -116,7 +116,7 @@ def test_a_command_on_a_page_exists_with_its_options(text: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_shell_blocks_are_shell(page: Path) -> None:
+def test_shell_and_python_blocks_in_pages_are_valid(page: Path) -> None:
     for kind, block in _BLOCK.findall(page.read_text(encoding="utf-8")):
         if kind in ("sh", "bash", "console"):
             done = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True)

@@ -31,12 +31,12 @@ def run(*words: str, cwd: Path) -> Done:
 
 
 @pytest.mark.parametrize("command", LACKS)
-def test_a_command_that_lacks_its_extra_names_it_in_one_line(tmp_path: Path, command: str) -> None:
+def test_command_without_its_extra_names_it_in_one_line(tmp_path: Path, command: str) -> None:
     done = run(*command.split(), cwd=tmp_path)
     assert (done.code, done.out, done.err) == (FAILED, "", f"curbstone: {LACKS[command]}\n")
 
 
 @pytest.mark.parametrize("command", ["push", "sql", *(f"pipeline {job}" for job in ("report", "replay", "archive"))])
-def test_what_a_command_takes_is_reported_without_its_extra(tmp_path: Path, command: str) -> None:
+def test_command_options_are_checked_without_its_extra(tmp_path: Path, command: str) -> None:
     done = run(*command.split(), "--help", cwd=tmp_path)
     assert (done.code, done.err) == (0, "") and "--server" in done.out

@@ -61,7 +61,7 @@ def sources(folders: Sequence[str]) -> set[str]:
     return found | {f"curbstone/{path.as_posix()}" for path in inside}
 
 
-def test_the_wheel_has_all_of_curbstone_and_nothing_else(wheel: Path) -> None:
+def test_wheel_contains_exactly_curbstone(wheel: Path) -> None:
     names = contents(wheel)
     assert [name for name in names if not name.startswith("curbstone/")] == ["pyspark_curbstone.py"]
     folders = [path.name for path in (ROOT / "curbstone").iterdir() if path.is_symlink()]
@@ -75,12 +75,12 @@ def test_the_wheel_has_all_of_curbstone_and_nothing_else(wheel: Path) -> None:
         assert names_in(wheel, f"gateway/{folder}") == {f"curbstone/gateway/{folder}/{path.name}" for path in page}
 
 
-def test_a_wheel_is_pure_python_unless_asked_otherwise(wheel: Path) -> None:
+def test_wheel_is_pure_python_by_default(wheel: Path) -> None:
     assert wheel.name == f"curbstone-{__version__}-py3-none-any.whl"
     assert not [name for name in contents(wheel) if name.endswith(".so")]
 
 
-def test_the_wheel_brings_a_man_page_and_completions(wheel: Path, python: Path) -> None:
+def test_wheel_contains_man_page_and_completions(wheel: Path, python: Path) -> None:
     files = {
         "man/man1/curbstone.1": "man/curbstone.1",
         "bash-completion/completions/curbstone": "completion/curbstone",
@@ -116,7 +116,7 @@ def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Pa
     assert shared(built) == shared(wheel)
 
 
-def test_what_is_installed_can_be_imported(python: Path, tmp_path: Path) -> None:
+def test_installed_modules_can_be_imported(python: Path, tmp_path: Path) -> None:
     (site,) = (python.parent.parent / "lib").glob("python3*/site-packages")
     files = [path.relative_to(site) for path in (site / "curbstone" / "core").rglob("*.py")]
     names = [".".join(path.with_suffix("").parts) for path in files]
@@ -124,7 +124,7 @@ def test_what_is_installed_can_be_imported(python: Path, tmp_path: Path) -> None
     run(python, "-c", f"import {', '.join(names)}", cwd=tmp_path)
 
 
-def test_stomp_is_still_stomp_py(python: Path, tmp_path: Path) -> None:
+def test_stomp_module_is_still_stomp_py(python: Path, tmp_path: Path) -> None:
     program = "import stomp, curbstone.stomp.codec as ours; print(stomp.__file__, stomp.Connection12, ours.__file__)"
     theirs, *_, ours = run(python, "-c", program, cwd=tmp_path).split()
     assert theirs.endswith("site-packages/stomp/__init__.py")
@@ -140,12 +140,12 @@ def test_no_file_of_stomp_py_changed(python: Path, wheel: Path) -> None:
             assert (site / file).read_bytes() == file.read_binary(), f"{file} was overwritten"
 
 
-def test_nothing_but_curbstone_can_be_imported_afterwards(python: Path) -> None:
+def test_wheel_adds_only_curbstone_modules(python: Path) -> None:
     (site,) = (python.parent.parent / "lib").glob("python3*/site-packages")
     added = {path.name for path in site.iterdir() if path.suffix not in (".pth", ".dist-info")}
     assert added - {"__pycache__", "docs", "stomp"} == {"curbstone", "pyspark_curbstone.py"}
 
 
-def test_the_command_works(python: Path, tmp_path: Path) -> None:
+def test_installed_command_works(python: Path, tmp_path: Path) -> None:
     assert run(python.parent / "curbstone", "--version", cwd=tmp_path) == f"curbstone {__version__} (source)\n"
     assert run(python, "-m", "curbstone", "--version", cwd=tmp_path) == f"curbstone {__version__} (source)\n"

@@ -26,7 +26,7 @@ def release() -> ModuleType:
     return module
 
 
-def test_what_was_unreleased_gets_the_version_and_the_date(release: ModuleType) -> None:
+def test_release_dates_the_unreleased_section(release: ModuleType) -> None:
     closed = release.closed(CHANGELOG, "1.0.0", "2026-02-03")
     assert closed.startswith("# Changelog\n\n## Unreleased\n\n## 1.0.0 (2026-02-03)\n\n- A new thing.\n\n## 0.9.0")
     assert release.notes(closed, "1.0.0") == "- A new thing."
@@ -41,7 +41,7 @@ def test_what_was_unreleased_gets_the_version_and_the_date(release: ModuleType) 
         (CHANGELOG.replace("## Unreleased", "## Soon"), "1.0.0", "has no section '## Unreleased'"),
     ],
 )
-def test_a_changelog_that_says_nothing_new_is_refused(
+def test_release_without_changelog_entries_is_refused(
     release: ModuleType, changelog: str, version: str, why: str
 ) -> None:
     with pytest.raises(release.Refused, match=why):
@@ -60,7 +60,7 @@ def test_the_repository_is_fit_for_a_release(release: ModuleType) -> None:
     assert "image: curbstone:999.0.0\n" in release.with_image(manifests, "999.0.0")
 
 
-def test_nothing_but_the_version_says_which_it_is(release: ModuleType) -> None:
+def test_version_is_defined_in_one_place(release: ModuleType) -> None:
     """So that nothing says an old one after a release."""
     set_there = {ROOT / path for path in release.VERSION_FILES}
     set_there.add(ROOT / "tests/core/recovery/test_golden.py")  # names data directories of earlier versions
@@ -79,7 +79,7 @@ def test_cibuildwheel_builds_for_every_supported_interpreter_and_processor() -> 
     assert run("cibuildwheel", "--platform", "linux", "--print-build-identifiers", ROOT).split() == wanted
 
 
-def test_compiled_wheels_are_for_the_interpreters_that_start(
+def test_compiled_wheels_are_built_for_supported_interpreters(
     release: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pyenv has a command for each version, also for those that are not selected."""
@@ -107,7 +107,7 @@ def make_release(clone: Path, version: str) -> subprocess.CompletedProcess[str]:
 
 
 @needs_ops_tools
-def test_what_is_not_committed_or_no_version_is_refused_and_nothing_changes(clone: Path) -> None:
+def test_release_refuses_uncommitted_changes_and_invalid_versions(clone: Path) -> None:
     head = run("git", "rev-parse", "HEAD", cwd=clone)
     assert "is no version" in make_release(clone, "next").stderr
     (clone / "README.md").write_text("another\n")

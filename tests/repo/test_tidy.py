@@ -444,7 +444,7 @@ def test_modules_at_the_top_ship() -> None:
     assert sorted([*SETUPTOOLS["py-modules"], "setup"]) == [path.stem for path in TOP_MODULES]
 
 
-def test_every_folder_has_its_place() -> None:
+def test_every_folder_has_a_layer() -> None:
     links = {path.name: path.readlink().as_posix() for path in (ROOT / "curbstone").iterdir() if path.is_symlink()}
     assert links == {folder: f"../{folder}" for folder in AT_THE_TOP}
     parents = {relative(path.parent) for path in SOURCES}

@@ -40,7 +40,7 @@ def test_the_python_client_works_and_logs_in(sdk: Path, guarded: GuardedServer) 
     assert run(tool("python"), "roundtrip.py", guarded.server.url, guarded.secrets["sdk"], cwd=folder) == "done\n"
 
 
-def test_the_example_of_the_python_client_runs_as_it_is_printed(sdk: Path, server: ServerProcess) -> None:
+def test_python_client_example_runs(sdk: Path, server: ServerProcess) -> None:
     folder = sdk / "python"
     (example,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     (folder / "example.py").write_text(example.replace("http://localhost:8080", server.url), encoding="utf-8")
@@ -48,7 +48,7 @@ def test_the_example_of_the_python_client_runs_as_it_is_printed(sdk: Path, serve
     assert [said[0].split()[0], *said[1:]] == ["201", '{"total": 12} 0', "404 no such queue: shop/none"]
 
 
-def test_the_typescript_client_can_be_installed_as_it_is_made(sdk: Path, server: ServerProcess, tmp_path: Path) -> None:
+def test_typescript_client_can_be_installed_as_built(sdk: Path, server: ServerProcess, tmp_path: Path) -> None:
     """The package's `main` did not exist until its user had compiled it."""
     [packed] = json.loads(
         run("npm", "pack", "--json", "--silent", "--pack-destination", tmp_path, sdk / "typescript", cwd=tmp_path)

@@ -97,7 +97,7 @@ async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_http_is_served_by_other_servers_and_messages_outlive_them(serve: Serve, tmp_path: Path) -> None:
+async def test_other_asgi_servers_serve_http_and_messages_survive_restarts(serve: Serve, tmp_path: Path) -> None:
     app = create_app(data=tmp_path, insecure=True)
     async with serve(app) as address, http(address) as client:
         assert (await client.put(QUEUE)).status_code == 201
@@ -114,7 +114,7 @@ async def test_http_is_served_by_other_servers_and_messages_outlive_them(serve: 
         assert (await client.delete(MESSAGES)).status_code == 204
 
 
-async def test_websockets_are_served_by_other_servers(serve: Serve, tmp_path: Path) -> None:
+async def test_other_asgi_servers_serve_websockets(serve: Serve, tmp_path: Path) -> None:
     async with serve(create_app(data=tmp_path, insecure=True)) as address, http(address) as client:
         await client.put(QUEUE)
         url = f"ws://{address}{MESSAGES}"
@@ -154,7 +154,7 @@ async def test_a_websocket_is_refused_with_the_reason_or_in_a_frame(serve: Serve
             assert reported.close_code == 4404
 
 
-async def test_stomp_over_websocket_is_served_by_other_servers(serve: Serve, tmp_path: Path) -> None:
+async def test_other_asgi_servers_serve_stomp_over_websocket(serve: Serve, tmp_path: Path) -> None:
     async with (
         serve(create_app(data=tmp_path, insecure=True)) as address,
         connect(f"ws://{address}/stomp", **subprotocol("v12.stomp")) as client,
@@ -167,7 +167,7 @@ async def test_stomp_over_websocket_is_served_by_other_servers(serve: Serve, tmp
         assert {frame.partition("\n")[0] for frame in frames} == {"RECEIPT", "MESSAGE"}
 
 
-async def test_a_message_is_not_lost_on_a_client_that_left_while_it_waited(serve: Serve, tmp_path: Path) -> None:
+async def test_message_is_not_lost_when_a_waiting_client_disconnects(serve: Serve, tmp_path: Path) -> None:
     app = create_app(data=tmp_path, insecure=True)
     async with serve(app) as address, http(address) as client:
         await client.put(QUEUE)
@@ -183,7 +183,7 @@ async def test_a_message_is_not_lost_on_a_client_that_left_while_it_waited(serve
         assert (await client.delete(MESSAGES)).content == b"kept"
 
 
-async def test_pages_count_only_while_they_are_made(tmp_path: Path) -> None:
+async def test_pages_count_only_while_being_built(tmp_path: Path) -> None:
     """Each counted for ever, until no user got another one."""
     app = create_app(data=tmp_path, insecure=True, max_buffered="32MiB")
     async with by_uvicorn(app) as address, http(address) as client:
@@ -220,7 +220,7 @@ async def by_uvicorn_without_lifespan(app: Any) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("root_path", ["", "/proxied"])
-async def test_it_is_mounted_in_another_application(tmp_path: Path, root_path: str) -> None:
+async def test_app_can_be_mounted_in_another_application(tmp_path: Path, root_path: str) -> None:
     queues = create_app(data=tmp_path, insecure=True)
     parent = FastAPI(lifespan=queues.lifespan)
 
@@ -243,7 +243,7 @@ async def test_it_is_mounted_in_another_application(tmp_path: Path, root_path: s
             assert orjson.loads(await consumer.recv())["message"] == "a"
 
 
-async def test_before_the_lifespan_has_run_and_after_it_requests_are_refused(tmp_path: Path) -> None:
+async def test_requests_outside_the_lifespan_are_refused(tmp_path: Path) -> None:
     app = create_app(data=tmp_path, insecure=True)
     async with by_uvicorn_without_lifespan(app) as address, http(address) as client:
         for _ in range(2):
@@ -287,7 +287,7 @@ async def test_a_second_process_gets_the_error_of_the_lock(tmp_path: Path) -> No
         ({"insecure": True, "cap": "many"}, "cap: "),
     ],
 )
-def test_a_setting_that_is_wrong_is_refused(tmp_path: Path, settings: dict[str, Any], error: str) -> None:
+def test_invalid_setting_is_refused(tmp_path: Path, settings: dict[str, Any], error: str) -> None:
     with pytest.raises(SettingsError, match=error):
         create_app(data=tmp_path, **settings)
 
@@ -303,7 +303,7 @@ def test_settings_are_taken_from_the_environment(tmp_path: Path, monkeypatch: py
         create_app()
 
 
-async def test_clients_log_in_and_the_contracts_need_a_login(tmp_path: Path) -> None:
+async def test_clients_log_in_and_contracts_require_a_login(tmp_path: Path) -> None:
     users = tmp_path / "users.toml"
     users.write_text('[users.ada]\ngrants = ["admin server"]\n')
     users.chmod(0o600)
@@ -316,7 +316,7 @@ async def test_clients_log_in_and_the_contracts_need_a_login(tmp_path: Path) -> 
         assert refused.value.response.status_code == 401
 
 
-async def test_pages_and_hosts_that_are_not_listed_are_refused(tmp_path: Path) -> None:
+async def test_unlisted_origins_and_hosts_are_refused(tmp_path: Path) -> None:
     async with by_uvicorn(create_app(data=tmp_path, insecure=True)) as address, http(address) as client:
         assert (await client.put(QUEUE, headers={"host": "evil.example"})).status_code == 421
         assert (await client.put(QUEUE, headers={"origin": "https://evil.example"})).status_code == 403
@@ -325,7 +325,7 @@ async def test_pages_and_hosts_that_are_not_listed_are_refused(tmp_path: Path) -
         assert refused.value.response.status_code == 403
 
 
-async def test_deliveries_pause_while_the_server_does_not_take_them() -> None:
+async def test_deliveries_pause_under_asgi_back_pressure() -> None:
     sent: list[Any] = []
     is_taken = asyncio.Event()
 

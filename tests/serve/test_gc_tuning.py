@@ -28,7 +28,7 @@ def thawed() -> Iterator[None]:
     gc.set_threshold(*thresholds)
 
 
-def test_what_was_made_since_the_start_is_frozen_and_thawed_again() -> None:
+def test_objects_since_the_start_are_frozen_and_unfrozen() -> None:
     """Only what was recovered at the start was; queues made later were looked at in each full collection."""
     host = SimHost(Random(0), 0)
     queues: list[Ring] = []
@@ -55,7 +55,7 @@ def test_what_was_made_since_the_start_is_frozen_and_thawed_again() -> None:
     assert dead() is None
 
 
-def test_what_a_thousand_messages_under_way_are_made_of_starts_no_collection() -> None:
+def test_thousand_messages_in_flight_start_no_collection() -> None:
     """Nearly all of it was alive, and looking at it took a tenth of the CPU time of a server with many queues."""
     begun: list[dict[str, int]] = []
 

@@ -133,7 +133,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 @pytest.mark.parametrize("what", TALKS)
-async def test_a_connection_that_is_over_leaves_nothing_to_the_garbage_collector(world: World, what: str) -> None:
+async def test_closed_connection_leaves_no_garbage(world: World, what: str) -> None:
     talk = TALKS[what]
     before = world.connected()
 

@@ -102,7 +102,7 @@ def slow() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
-def test_a_move_gives_back_what_it_has_not_moved(
+def test_interrupted_move_requeues_remaining_messages(
     server: ServerProcess, start: Start, slow: Any, number: int, code: int
 ) -> None:
     """After SIGTERM nobody got what it had leased for 60 s."""
@@ -115,9 +115,7 @@ def test_a_move_gives_back_what_it_has_not_moved(
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
-def test_a_move_that_waits_for_messages_ends_at_once(
-    server: ServerProcess, start: Start, number: int, code: int
-) -> None:
+def test_waiting_move_ends_when_interrupted(server: ServerProcess, start: Start, number: int, code: int) -> None:
     process = start("move", "--from=a", "--to=b", "--follow", "--json")
     until(server, "b", 10, 0, process)
     while counts(server, "a") != (0, 0):
@@ -128,7 +126,7 @@ def test_a_move_that_waits_for_messages_ends_at_once(
     assert out in (b'{"moved":8,"maybe_twice":0}\n', b'{"moved":10,"maybe_twice":0}\n')
 
 
-def test_a_receiver_gives_back_what_it_has_not_settled(server: ServerProcess, start: Start) -> None:
+def test_interrupted_receive_requeues_unsettled_messages(server: ServerProcess, start: Start) -> None:
     process = start("recv", "a", "--count=0")
     assert process.stdout
     assert process.stdout.read(1) == b"x"  # so it has them all; the pipe is full, and it waits
@@ -138,7 +136,7 @@ def test_a_receiver_gives_back_what_it_has_not_settled(server: ServerProcess, st
     assert counts(server, "a") == (10, 0)
 
 
-def test_an_import_says_how_far_it_came(server: ServerProcess, start: Start) -> None:
+def test_interrupted_import_reports_its_progress(server: ServerProcess, start: Start) -> None:
     process = start("import")
     assert process.stdin
     for line in ({"queue": "default/b", "message": "1"}, {"queue": "default/a", "options": {}}):

@@ -28,7 +28,7 @@ def stream() -> Iterator[io.StringIO]:
     root.setLevel(level)
 
 
-def test_a_record_is_one_line_whatever_is_in_it() -> None:
+def test_json_record_is_one_line() -> None:
     """Formatted here, and not logged: pytest hands what is logged on to another process, which takes no surrogates."""
     record = logging.makeLogRecord({"name": "curbstone.x", "levelname": "WARNING", "peer": "[::1]:5"})
     record.msg, record.args = "two\nlines of %s", ("a \ud800 surrogate",)
@@ -42,7 +42,7 @@ def test_a_record_is_one_line_whatever_is_in_it() -> None:
     }
 
 
-def test_a_text_line_is_one_line_whatever_others_wrote() -> None:
+def test_text_record_is_one_line() -> None:
     """A header's escaped newline began a line of its sender's own in the log."""
     written = io.StringIO()
     handler = logging.StreamHandler(written)
@@ -53,7 +53,7 @@ def test_a_text_line_is_one_line_whatever_others_wrote() -> None:
     assert line.endswith(r"from a client: a\n2026-11-22 18:00:00,000 INFO curbstone: forged\r\x1b[31m\u2028\x85")
 
 
-def test_an_exception_comes_with_type_message_and_stack(stream: io.StringIO) -> None:
+def test_exception_is_logged_with_type_message_and_stack(stream: io.StringIO) -> None:
     try:
         raise ValueError("broken")
     except ValueError:
@@ -64,13 +64,13 @@ def test_an_exception_comes_with_type_message_and_stack(stream: io.StringIO) -> 
     assert "test_logs.py" in reported["exception"]["stack"]
 
 
-def test_every_name_is_documented() -> None:
+def test_every_log_field_is_documented() -> None:
     page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     for name in (*logs.ALWAYS, *logs.MAYBE, "exception"):
         assert f"| `{name}` |" in page, f"docs/operations.md does not tell what {name} is"
 
 
-def test_all_that_a_server_logs_is_json(tmp_path: Path) -> None:
+def test_json_log_format_applies_to_all_records(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--log-format", "json", "--sync", "never") as server:
         with socket.create_connection(server.stomp) as client:
             client.sendall(b"NONSENSE\n\n\0")

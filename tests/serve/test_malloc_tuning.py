@@ -36,7 +36,7 @@ def kept(*args: str, **environment: str) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and glibc is asked")
-def test_what_was_freed_is_kept_for_the_next_messages() -> None:
+def test_freed_memory_is_reused() -> None:
     assert kept() < MIB
     assert kept("keep") > 16 * MIB
     assert kept("keep", MALLOC_TRIM_THRESHOLD_="131072") < MIB, "the environment decides"

@@ -132,7 +132,7 @@ main()
 
 @pytest.mark.source
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_heard_while_queues_are_recovered(server: ServerProcess, number: signal.Signals) -> None:
+def test_signal_is_handled_while_queues_are_recovered(server: ServerProcess, number: signal.Signals) -> None:
     for name in ("a", "b"):
         assert httpx.put(f"{server.url}/v2/default/queues/{name}").status_code == 201
         assert httpx.post(f"{server.url}/v2/default/queues/{name}/messages", content=b"kept").status_code == 201
@@ -167,7 +167,7 @@ def test_a_signal_closes_websockets_with_1001(server: ServerProcess) -> None:
     assert server.process.wait(STOP_S_MAX) == 0
 
 
-def test_a_client_that_never_reads_can_not_hold_up_the_end(server: ServerProcess) -> None:
+def test_client_that_never_reads_does_not_block_a_stop(server: ServerProcess) -> None:
     """Its socket is full, so the goodbye can't reach it: it is cut off in time."""
     with socket.create_connection(server.stomp, timeout=60) as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -179,7 +179,7 @@ def test_a_client_that_never_reads_can_not_hold_up_the_end(server: ServerProcess
         assert server.process.wait(STOP_S_MAX) == 0
 
 
-def test_the_data_directory_is_for_its_owner_only(server: ServerProcess) -> None:
+def test_data_directory_is_private(server: ServerProcess) -> None:
     assert server.data_dir.stat().st_mode & 0o777 == 0o700
 
 
@@ -195,7 +195,7 @@ def test_a_data_directory_that_others_can_write_to_is_reported(tmp_path: Path) -
             assert (reported in server.log) == is_told
 
 
-def test_what_was_confirmed_is_there_after_kill_9_and_restart(server: ServerProcess) -> None:
+def test_confirmed_messages_survive_kill_9(server: ServerProcess) -> None:
     send = b"SEND\ndestination:a\nreceipt:r\n\nhello\0"
     assert b"RECEIPT\nreceipt-id:r\n" in stomp_dialogue(server.stomp, send)
     server.kill()
@@ -211,7 +211,7 @@ def test_what_was_confirmed_is_there_after_kill_9_and_restart(server: ServerProc
     assert b"MESSAGE\n" in answer
 
 
-def test_it_can_return_on_the_same_ports(server: ServerProcess) -> None:
+def test_restart_on_the_same_ports(server: ServerProcess) -> None:
     ports = server.stomp, server.http, server.mqks
     server.restart(same_ports=True)
     assert (server.stomp, server.http, server.mqks) == ports
@@ -236,7 +236,7 @@ def test_a_port_in_use_is_one_line_and_code_1(server: ServerProcess, tmp_path: P
     assert caught.value.log == f"curbstone: can't listen for {kind} on 127.0.0.1:{port}: Address already in use\n"
 
 
-def test_a_host_that_is_not_here_is_one_line_and_code_1(tmp_path: Path) -> None:
+def test_foreign_host_address_is_one_line_and_code_1(tmp_path: Path) -> None:
     with pytest.raises(NotReady) as caught:
         ServerProcess(tmp_path / "data", "--stomp-addr=192.0.2.1:0", "--insecure", "--log-level=error")
     assert caught.value.code == 1
@@ -261,7 +261,7 @@ def test_listeners_that_others_can_reach_are_reported_at_the_start_and_each_minu
         host.pass_time(WARN_EVERY_MS)
 
 
-def test_a_data_directory_that_can_not_be_one_is_one_line_and_code_1(tmp_path: Path) -> None:
+def test_unusable_data_directory_is_one_line_and_code_1(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     code, line = refused("serve", "--data", str(tmp_path / "file"), "--log-level=error", cwd=tmp_path)
     assert code == 1
@@ -325,7 +325,7 @@ RARE = {
 }
 
 
-def test_a_start_with_defaults_imports_nothing_that_only_options_and_other_commands_need(tmp_path: Path) -> None:
+def test_default_start_imports_no_optional_modules(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", env=clean_environment(PYTHONPROFILEIMPORTTIME="1")) as server:
         imported = {line.rpartition("|")[2].strip() for line in server.log.splitlines() if "import time:" in line}
     assert "curbstone.gateway.app" in imported, "else nothing was looked at"

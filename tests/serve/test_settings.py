@@ -52,9 +52,7 @@ def test_settings_can_not_be_changed() -> None:
         load({}).cap = 1  # type: ignore[misc]
 
 
-def test_command_line_wins_over_environment_over_older_names_over_file_over_default(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_setting_sources_have_a_fixed_precedence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "curbstone.toml"
 
     def limit(**command_line: object) -> int:
@@ -147,7 +145,7 @@ def test_the_older_names_are_honoured_and_an_empty_one_is_not_set(monkeypatch: p
         ("off", None),
     ],
 )
-def test_an_address_is_host_and_port_or_a_port_of_this_machine_or_off(text: str, address: Address | None) -> None:
+def test_address_forms(text: str, address: Address | None) -> None:
     assert parse_address(text) == address
 
 
@@ -166,7 +164,7 @@ def test_an_address_of_this_machine_only_needs_no_permission(address: str) -> No
     load({"stomp_addr": address, "http_addr": address})
 
 
-def test_without_options_it_listens_on_this_machine_alone() -> None:
+def test_default_addresses_are_local() -> None:
     settings = load({})
     listening = [*settings.stomp_addr, *settings.http_addr, *settings.mqks_addr]
     assert len(listening) == 3 and all(address.is_loopback for address in listening) and settings.is_loopback
@@ -174,7 +172,7 @@ def test_without_options_it_listens_on_this_machine_alone() -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "192.168.1.5:1", "example.org:1", "localhost.example:1"])
 @pytest.mark.parametrize("option", ["stomp_addr", "http_addr", "mqks_addr"])
-def test_an_address_that_others_can_reach_needs_insecure(option: str, address: str) -> None:
+def test_non_local_address_requires_insecure(option: str, address: str) -> None:
     reason = refusal(**{option: address})
     assert "--insecure" in reason
     assert "without a login" in reason
@@ -224,7 +222,7 @@ def test_a_listener_may_have_several_addresses_from_each_source(
     assert load({"mqks_addr": [":1", "tls://[::1]:2"], "tls_cert": "c.pem", "http_addr": ""}).mqks_addr == two
 
 
-def test_tls_and_proxies_need_what_makes_them_safe() -> None:
+def test_tls_and_proxy_settings_are_validated() -> None:
     assert refusal(stomp_addr="tls://:1").startswith("--stomp-addr: tls://127.0.0.1:1 needs a certificate: --tls-cert")
     assert refusal(http_addr="proxy://:1") == (
         "--http-addr: proxy://127.0.0.1:1 is for proxies, but no proxy is trusted; name them with --trusted-proxy"
@@ -236,7 +234,7 @@ def test_tls_and_proxies_need_what_makes_them_safe() -> None:
     )
 
 
-def test_with_all_listeners_off_there_is_nothing_to_serve() -> None:
+def test_all_listeners_off_is_refused() -> None:
     assert refusal(stomp_addr="", http_addr="", mqks_addr="").startswith("nothing to listen on")
 
 
@@ -265,13 +263,13 @@ def test_a_bad_value_in_the_environment_names_its_variable(monkeypatch: pytest.M
         ("cap = [1, 2]", "cap in the config file: bad value [1, 2]"),
     ],
 )
-def test_what_is_wrong_in_the_file_is_one_line_that_names_the_key(tmp_path: Path, content: str, reason: str) -> None:
+def test_invalid_file_is_one_line_that_names_the_key(tmp_path: Path, content: str, reason: str) -> None:
     file = tmp_path / "curbstone.toml"
     file.write_text(content)
     assert refusal(config=str(file)).startswith(reason.format(file=file))
 
 
-def test_the_broker_of_narconi_is_answered_by_a_line_that_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_narconi_broker_setting_is_refused_without_printing_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert warnings() == []
     monkeypatch.setenv("NARCONI_AMQP_URI", "amqp://guest:SECRET@rabbit:5672/%2F")
     (line,) = warnings()
@@ -280,14 +278,14 @@ def test_the_broker_of_narconi_is_answered_by_a_line_that_does_not_show_it(monke
     load({})  # it starts all the same
 
 
-def test_with_users_an_address_that_others_can_reach_needs_tls_or_plaintext(tmp_path: Path) -> None:
+def test_non_local_address_with_users_requires_tls_or_plaintext(tmp_path: Path) -> None:
     users = {"users": str(tmp_path / "users.toml"), "stomp_addr": "0.0.0.0:1"}
     assert "--plaintext" in refusal(**users)
     assert load({**users, "plaintext": True}).users == tmp_path / "users.toml"
     assert load({**users, "stomp_addr": "127.0.0.1:1"}).is_loopback is True
 
 
-def test_users_and_the_place_of_their_audit_may_stand_beside_an_engine(tmp_path: Path) -> None:
+def test_users_and_audit_settings_are_allowed_with_an_engine(tmp_path: Path) -> None:
     cluster = {"engine": "amqp://u:p@a/"}
     found = load({**cluster, "users": str(tmp_path / "users.toml"), "data": str(tmp_path)})
     assert (found.users, found.data) == (tmp_path / "users.toml", tmp_path)

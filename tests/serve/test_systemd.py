@@ -30,13 +30,13 @@ def test_systemd_is_notified_when_the_server_is_ready_and_when_it_stops(tmp_path
         assert systemd.recv(100) == b"STOPPING=1"
 
 
-def test_a_watchdog_is_fed_as_long_as_the_loop_runs(tmp_path: Path, systemd: socket.socket) -> None:
+def test_watchdog_is_notified_while_the_loop_runs(tmp_path: Path, systemd: socket.socket) -> None:
     reported = clean_environment(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="200000")
     with ServerProcess(tmp_path / "data", env=reported):
         assert [systemd.recv(100) for _ in range(4)] == [b"READY=1", *[b"WATCHDOG=1"] * 3]
 
 
-def test_a_watchdog_of_another_process_is_left_alone(tmp_path: Path, systemd: socket.socket) -> None:
+def test_watchdog_of_another_process_is_ignored(tmp_path: Path, systemd: socket.socket) -> None:
     reported = clean_environment(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="1000", WATCHDOG_PID="1")
     with ServerProcess(tmp_path / "data", env=reported) as server:
         assert systemd.recv(100) == b"READY=1"
@@ -44,7 +44,7 @@ def test_a_watchdog_of_another_process_is_left_alone(tmp_path: Path, systemd: so
         assert systemd.recv(100) == b"STOPPING=1"
 
 
-def test_a_socket_that_is_not_there_is_reported_and_the_server_serves(tmp_path: Path) -> None:
+def test_missing_notify_socket_is_reported_and_the_server_serves(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", env=clean_environment(NOTIFY_SOCKET=str(tmp_path / "none"))) as server:
         assert call(server, "GET", "/healthz")["status"] == "ok"
         assert server.stop() == 0
@@ -67,7 +67,7 @@ def test_the_ready_line_is_json_where_logs_are(tmp_path: Path) -> None:
     [("a/*", ["a/x", "a/y"]), ("a/x,*/z", ["a/x", "b/z"]), ("", [])],
     ids=["a project", "two patterns", "none"],
 )
-def test_the_queues_that_metrics_names_can_be_chosen(tmp_path: Path, given: str, named: list[str]) -> None:
+def test_queues_in_metrics_can_be_selected(tmp_path: Path, given: str, named: list[str]) -> None:
     reported = clean_environment(CURBSTONE_METRICS_QUEUES=given)
     with ServerProcess(tmp_path / "data", env=reported) as server:
         for name in ("a/queues/x", "a/queues/y", "b/queues/z"):

@@ -10,7 +10,7 @@ from curbstone.waiting import one_of
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_one_event_is_enough(which: int) -> None:
+def test_waiting_ends_with_one_event(which: int) -> None:
     async def wait() -> bool:
         events = [asyncio.Event(), asyncio.Event()]
         asyncio.get_running_loop().call_soon(events[which].set)
@@ -21,5 +21,5 @@ def test_one_event_is_enough(which: int) -> None:
     assert asyncio.run(wait())
 
 
-def test_it_ends_without_any() -> None:
+def test_waiting_ends_without_events() -> None:
     assert not asyncio.run(one_of(asyncio.Event(), timeout_s=0.01))

@@ -76,12 +76,12 @@ def finds_something(seeds: range, *, faults: bool = False, focus: str = "") -> b
     return False
 
 
-def test_the_simulator_sees_a_disk_that_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_lying_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimFile, "sync", lambda self: None)
     assert finds_something(range(10))
 
 
-def test_the_simulator_sees_a_message_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_duplicate_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Level.take_returned
 
     def take(self: Level, group: Group, taken: Taken, is_dead: IsDead) -> bool:
@@ -95,29 +95,29 @@ def test_the_simulator_sees_a_message_given_twice(monkeypatch: pytest.MonkeyPatc
     assert finds_something(range(20))
 
 
-def test_the_simulator_sees_a_key_whose_next_message_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_broken_ordering_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Keys, "reached", lambda self, level, name, seq: 1)
     assert finds_something(range(10), focus="keys")
 
 
-def test_the_simulator_sees_settles_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_unwritten_settles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WriteQueue, "settled", lambda self, group, reason, seqs: self._wakeups.schedule())
     assert finds_something(range(10))
 
 
-def test_the_simulator_sees_numbers_of_producers_that_a_crash_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_producer_numbers_lost_in_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     ignore_facts(monkeypatch, "recover", Note.PRODUCER)
     assert finds_something(range(20), focus="numbers")
 
 
-def test_the_simulator_sees_numbers_that_are_not_looked_at_in_the_order_of_the_log(
+def test_simulator_detects_producer_numbers_checked_out_of_log_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(SequenceCheck, "taken", lambda self, publish, now_ms: None)
     assert finds_something(range(20), focus="numbers")
 
 
-def test_the_simulator_sees_the_first_message_of_a_producer_overtaken_by_its_second(
+def test_simulator_detects_an_overtaken_first_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     original = SequenceCheck.look
@@ -130,7 +130,7 @@ def test_the_simulator_sees_the_first_message_of_a_producer_overtaken_by_its_sec
     assert finds_something(range(80, 160), faults=True, focus="numbers")
 
 
-def test_the_simulator_sees_an_answer_that_comes_before_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_an_answer_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """A repeat is confirmed at once, though nothing of what was published before it is on disk."""
     original = Publishes._answer
 
@@ -143,13 +143,13 @@ def test_the_simulator_sees_an_answer_that_comes_before_its_turn(monkeypatch: py
     assert finds_something(range(40), focus="numbers")
 
 
-def test_the_simulator_sees_a_cap_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_an_exceeded_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("publish_left", "budget"):
         monkeypatch.setattr(Room, name, property(lambda self: 1 << 40))
     assert finds_something(range(20))
 
 
-def test_the_simulator_sees_a_failed_sync_taken_for_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_an_ignored_failed_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     original = SimFile.sync
 
     def sync(self: SimFile) -> None:
@@ -160,17 +160,17 @@ def test_the_simulator_sees_a_failed_sync_taken_for_a_success(monkeypatch: pytes
     assert finds_something(range(100), faults=True)
 
 
-def test_the_simulator_sees_what_a_full_disk_refused_return(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_return_of_refused_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Commit, "_undo", lambda self: True)
     assert finds_something(range(200, 240), faults=True)
 
 
-def test_the_simulator_sees_cumulative_acks_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_unwritten_cumulative_acks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WriteQueue, "settled_ranges", lambda self, group, reason, ranges: self._wakeups.schedule())
     assert finds_something(range(20))
 
 
-def test_the_simulator_sees_a_queue_that_drops_others_than_its_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_wrong_overflow_drop(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Index.clear_not_in_flight
 
     def clear(self: Index, group: Group, seq: int) -> tuple[int, list[tuple[int, int]]]:
@@ -186,17 +186,17 @@ def test_the_simulator_sees_a_queue_that_drops_others_than_its_oldest(monkeypatc
     assert finds_something(range(20), focus="overflow")
 
 
-def test_the_simulator_sees_an_undo_of_what_lives_on_as_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_an_undo_of_a_dead_lettered_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(undo, "_UNDONE", tuple(Reason))
     assert finds_something(range(30, 90), focus="undo")
 
 
-def test_the_simulator_sees_an_undo_that_says_nothing_of_other_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_an_undo_that_ignores_other_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Index, "settled_of", lambda self, copies: {})
     assert finds_something(range(20, 40), focus="undo")
 
 
-def test_the_simulator_sees_a_group_that_loses_without_saying(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_an_unreported_group_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     ignore_facts(monkeypatch, "set", Note.LOSS)
     assert finds_something(range(30))
 
@@ -204,7 +204,7 @@ def test_the_simulator_sees_a_group_that_loses_without_saying(monkeypatch: pytes
 # --- transactions
 
 
-def test_the_simulator_sees_half_of_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_half_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the journal has is not written again after a crash."""
     original = TxLog.recover
     monkeypatch.setattr(TxLog, "recover", lambda self, highest: original(self, highest)[:0])
@@ -214,7 +214,7 @@ def test_the_simulator_sees_half_of_a_transaction(monkeypatch: pytest.MonkeyPatc
 # --- directories
 
 
-def test_the_simulator_sees_a_name_used_again_before_its_deletion_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_name_reused_before_its_deletion_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both directories could be there after a crash."""
 
     def create(
@@ -226,7 +226,7 @@ def test_the_simulator_sees_a_name_used_again_before_its_deletion_is_durable(mon
     assert finds_something(range(60), focus="remake")
 
 
-def test_the_simulator_sees_a_creation_that_waits_for_its_own_removal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_creation_that_waits_for_its_own_removal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waited for the other."""
     original = Directories.create
 
@@ -239,22 +239,22 @@ def test_the_simulator_sees_a_creation_that_waits_for_its_own_removal(monkeypatc
     assert finds_something(range(60), focus="remake")
 
 
-def test_the_simulator_sees_a_deletion_that_failed_and_was_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_confirmed_failed_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Directories, "_notify", lambda removal, _error: [on_done(None) for on_done in removal.waiting])
     assert finds_something(range(60), faults=True, focus="remake")
 
 
-def test_the_simulator_sees_a_raised_cap_that_counts_before_it_is_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_raised_cap_applied_before_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MetaWriter, "cap", property(lambda self: self._parts.state.options.cap))
     assert finds_something(range(60), focus="recap")
 
 
-def test_the_simulator_sees_a_queue_that_does_not_come_down_to_its_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_queue_that_stays_above_its_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Log, "lower_excess", lambda self: None)
     assert finds_something(range(60), focus="fill")
 
 
-def test_the_simulator_sees_a_queue_above_its_cap_that_has_no_room_to_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_queue_above_its_cap_that_cannot_settle(monkeypatch: pytest.MonkeyPatch) -> None:
     def records_left(self: Room) -> int:
         return -1 if self.held + self.meta_bytes > self.cap else self.left
 
@@ -266,7 +266,7 @@ def test_the_simulator_sees_a_queue_above_its_cap_that_has_no_room_to_settle(mon
 # --- filters
 
 
-def test_the_simulator_sees_a_filter_that_takes_unknown_for_true(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_filter_that_treats_unknown_as_true(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message without the header of a NOT was copied to the queue."""
 
     def taking(text: str) -> Filter:
@@ -277,12 +277,12 @@ def test_the_simulator_sees_a_filter_that_takes_unknown_for_true(monkeypatch: py
     assert finds_something(range(20), focus="durable")
 
 
-def test_the_simulator_sees_a_filter_that_a_start_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_filter_lost_at_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meta, "bindings_of", lambda facts: dict.fromkeys(facts["bindings"], ""))
     assert finds_something(range(20), focus="durable")
 
 
-def test_the_simulator_sees_copies_that_are_counted_for_the_wrong_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_wrong_copy_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue got the first messages of a list, and not those that pass its filter."""
     original = Fanout._chosen
 
@@ -296,12 +296,12 @@ def test_the_simulator_sees_copies_that_are_counted_for_the_wrong_messages(monke
 # --- keys that share a queue
 
 
-def test_the_simulator_sees_a_limit_of_keys_that_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_an_ignored_key_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Keys, "_is_free", lambda self, key: True)
     assert finds_something(range(20), focus="fair")
 
 
-def test_the_simulator_sees_places_that_are_free_while_a_message_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_slots_freed_while_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Keys.take_place
 
     def take_place(self: Keys, row: Row) -> None:
@@ -313,7 +313,7 @@ def test_the_simulator_sees_places_that_are_free_while_a_message_is_in_flight(mo
     assert finds_something(range(20), focus="fair")
 
 
-def test_the_simulator_sees_a_fair_queue_that_serves_the_key_with_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_an_unfair_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     def most(self: Line) -> Row | None:
         return next(iter(self._by_count[max(self._by_count)])) if self._by_count else None
 
@@ -324,7 +324,7 @@ def test_the_simulator_sees_a_fair_queue_that_serves_the_key_with_the_most(monke
 # --- priorities
 
 
-def test_the_simulator_sees_copies_that_lose_their_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_copies_that_lose_their_priority(monkeypatch: pytest.MonkeyPatch) -> None:
     original = copies._put_copy
 
     def put(runs: Runs, expiries: Expiries, run: index_runs.Run, message: Message, names: Iterable[str]) -> None:
@@ -335,12 +335,12 @@ def test_the_simulator_sees_copies_that_lose_their_priority(monkeypatch: pytest.
     assert finds_something(range(20), focus="priority")
 
 
-def test_the_simulator_sees_the_default_priority_behind_those_that_are_lower(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_default_priority_behind_lower_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_module, "_rank", lambda level: level.number)
     assert finds_something(range(10), focus="priority")
 
 
-def test_the_simulator_sees_a_page_that_passes_for_all_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_page_taken_for_its_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run got after its page was read was skipped."""
     original = Level._loaded
 
@@ -357,12 +357,12 @@ def test_the_simulator_sees_a_page_that_passes_for_all_of_its_run(monkeypatch: p
 # --- unique names
 
 
-def test_the_simulator_sees_names_that_a_start_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_names_lost_at_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
     ignore_facts(monkeypatch, "recover", Note.NAME)
     assert finds_something(range(20), focus="unique")
 
 
-def test_the_simulator_sees_names_that_go_with_the_segment_of_their_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_names_lost_with_their_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     def forget(parts: Parts, log_start: int) -> None:
         parts.facts.weed_below(Note.NAME, lambda _value: True, log_start)
 
@@ -370,12 +370,12 @@ def test_the_simulator_sees_names_that_go_with_the_segment_of_their_note(monkeyp
     assert finds_something(range(40), focus="unique")
 
 
-def test_the_simulator_sees_two_of_a_name_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_two_equal_names_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Names, "take", lambda self, name, seq, message: None)
     assert finds_something(range(20), focus="unique")
 
 
-def test_the_simulator_sees_a_name_that_outlives_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_name_that_outlives_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
     def holder(self: Names, name: Name, ended: object = ()) -> int:
         value = self._parts.facts.get(Note.NAME, name.hashed)
         return seq_of(value) if value is not None else 0
@@ -384,12 +384,12 @@ def test_the_simulator_sees_a_name_that_outlives_its_message(monkeypatch: pytest
     assert finds_something(range(20), focus="unique")
 
 
-def test_the_simulator_sees_a_replaced_message_that_a_crash_brings_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_replaced_message_restored_by_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Names, "add_records", lambda self, records: None)
     assert finds_something(range(20), focus="unique")
 
 
-def test_the_simulator_sees_a_message_that_a_failed_commit_leaves_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_message_lost_by_a_failed_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Names, "set_back", lambda self: None)
     assert finds_something(range(60), faults=True, focus="unique")
 
@@ -397,7 +397,7 @@ def test_the_simulator_sees_a_message_that_a_failed_commit_leaves_set_aside(monk
 # --- batches
 
 
-def test_the_simulator_sees_a_tally_that_is_not_noted_anew_when_its_segment_is_dropped(
+def test_simulator_detects_a_tally_lost_with_its_segment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The fact is repeated as it was noted, without what has ended since."""
@@ -406,7 +406,7 @@ def test_the_simulator_sees_a_tally_that_is_not_noted_anew_when_its_segment_is_d
     assert finds_something(range(40), focus="batch")
 
 
-def test_the_simulator_sees_settles_of_a_batch_that_are_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_unlogged_batch_settles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tallies, "recover", _but_settles(Tallies.recover))
     assert finds_something(range(20), focus="batch")
 
@@ -419,7 +419,7 @@ def _but_settles(original: Callable[[Tallies, int, bytes], None]) -> Callable[[T
     return recover
 
 
-def test_the_simulator_sees_a_batch_that_ends_though_a_crash_left_its_report_behind(
+def test_simulator_detects_a_batch_that_ends_without_its_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The batch ends before its report is on disk."""
@@ -436,12 +436,12 @@ def test_the_simulator_sees_a_batch_that_ends_though_a_crash_left_its_report_beh
     assert finds_something(range(300), focus="batch")
 
 
-def test_the_simulator_sees_a_report_that_is_sent_again_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_a_report_sent_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal does not say that the batch has ended."""
     monkeypatch.setattr(two_phase, "encode_part", lambda uid, *members: encode_part(uid, *members[:3]))
     assert finds_something(range(80), focus="batch")
 
 
-def test_the_simulator_sees_messages_of_a_failed_commit_that_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_counted_messages_of_a_failed_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tallies, "failed", Tallies.committed)
     assert finds_something(range(60), faults=True, focus="batch")

@@ -53,7 +53,7 @@ def test_nothing_confirmed_over_any_protocol_is_lost(block: int) -> None:
     assert sum(len(run.history.gone) for run in runs) > 0
 
 
-def test_a_seed_repeats_itself() -> None:
+def test_same_seed_gives_the_same_run() -> None:
     traces: list[list[str]] = [[], []]
     for trace in traces:
         run = ServerRun(7, faults=True)
@@ -86,12 +86,12 @@ def finds_something(seeds: range) -> bool:
     return any(failure_of(seed, plan(seed, STEPS), faults=False) for seed in seeds)
 
 
-def test_it_sees_settles_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_simulator_detects_unwritten_settles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WriteQueue, "settled", lambda self, group, reason, seqs: self._wakeups.schedule())
     assert finds_something(range(10))
 
 
-def test_it_sees_a_transaction_that_forgets_its_acks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_simulator_detects_a_transaction_without_its_acks(monkeypatch: pytest.MonkeyPatch) -> None:
     def ack(self: Transactions, head: Head) -> None:
         transaction = self._count(head, 0)
         subscription, seqs = self._covered(head, transaction)
@@ -101,7 +101,7 @@ def test_it_sees_a_transaction_that_forgets_its_acks(monkeypatch: pytest.MonkeyP
     assert finds_something(range(20))
 
 
-def test_it_sees_an_answer_that_does_not_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_simulator_detects_an_answer_before_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     original = MqksSession.start
 
     def start(self: MqksSession, request: object, call: object, size: int = 0) -> None:
@@ -118,7 +118,7 @@ def test_it_sees_an_answer_that_does_not_wait_for_the_disk(monkeypatch: pytest.M
     assert finds_something(range(30))
 
 
-def test_it_sees_a_window_that_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_simulator_detects_an_exceeded_window(monkeypatch: pytest.MonkeyPatch) -> None:
     def room(self: Consumer) -> int:
         return 0 if self.held or self.paused or self.closed else self.window + 1 - len(self.unsettled)
 
@@ -126,7 +126,7 @@ def test_it_sees_a_window_that_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> N
     assert finds_something(range(10))
 
 
-def test_it_sees_a_refused_pop_that_takes_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_simulator_detects_a_refused_pop_that_takes_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model took a popped message for settled when it was handed out, and saw none of this."""
 
     def failed(self: Pops, pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
@@ -143,7 +143,7 @@ def test_it_sees_a_refused_pop_that_takes_its_message(monkeypatch: pytest.Monkey
     assert any(noticed(seed) for seed in range(1, 80, 2))
 
 
-def test_it_sees_a_stop_that_tells_who_was_served_that_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_simulator_detects_a_stop_that_denies_a_served_message(monkeypatch: pytest.MonkeyPatch) -> None:
     def release(self: Polls) -> None:
         for future, waiter in list(self._open.items()):
             waiter.cancel()
@@ -154,7 +154,7 @@ def test_it_sees_a_stop_that_tells_who_was_served_that_there_is_nothing(monkeypa
     assert finds_something(range(60))
 
 
-def test_a_failing_run_shrinks_to_what_matters() -> None:
+def test_failing_run_shrinks_to_the_relevant_steps() -> None:
     rng = Random(1)
     steps = [Step("world", f"step {number}", rng.getrandbits(32)) for number in range(300)]
     needed = {steps[17], steps[150], steps[299]}

@@ -49,19 +49,19 @@ def simulate(seed: int, *, faults: bool, focus: str = "") -> int:
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 @pytest.mark.parametrize("faults", [False, True], ids=["crashes", "crashes and faults"])
-def test_nothing_confirmed_is_lost_whatever_the_seed(block: int, faults: bool) -> None:
+def test_nothing_confirmed_is_lost_for_any_seed(block: int, faults: bool) -> None:
     first = FIRST_SEED + block * SEEDS_AT_ONCE
     assert sum(simulate(seed, faults=faults) for seed in range(first, first + SEEDS_AT_ONCE)) > 0
 
 
 @pytest.mark.parametrize("focus", FOCI)
-def test_nothing_confirmed_is_lost_when_much_comes_of_one_kind(focus: str) -> None:
+def test_nothing_confirmed_is_lost_under_biased_operations(focus: str) -> None:
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_AT_ONCE):
         simulate(seed, faults=seed % 2 == 1, focus=focus)
 
 
 @pytest.mark.source
-def test_these_histories_reach_every_state_of_the_list() -> None:
+def test_histories_reach_every_listed_state() -> None:
     if FIRST_SEED or done["histories"] < HISTORIES:
         pytest.skip("the list is that of all histories above, with their own seeds")
     print(done, {name: reached[name] for name in sorted(STATES, key=reached.__getitem__)})
@@ -92,7 +92,7 @@ class Chooser(Random):
         return 20_000 if 20_000 in seq else 1 if 1 in seq else seq[0]
 
 
-def test_what_expires_though_nobody_knew_that_it_was_there_was_not_acked_by_a_transaction() -> None:
+def test_expired_unseen_message_was_not_acked_by_a_transaction() -> None:
     """A kill comes before a publish is answered, the next before a transaction that acks it is written."""
     run = Run(0, faults=False)
     run.rng, run.reader, run.ends, run.readers, run.entitled = Chooser(0), None, ["kill"], [""], [()]

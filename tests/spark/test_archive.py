@@ -39,7 +39,7 @@ def run(lake: Path, options: dict[str, str], **more: Any) -> job.Archived:
     return archive(None, str(lake), options, once=True, **more)
 
 
-def test_java_is_not_needed(server: ServerProcess, options: dict[str, str], tmp_path: Path) -> None:
+def test_archive_needs_no_java(server: ServerProcess, options: dict[str, str], tmp_path: Path) -> None:
     """Nor pyspark: the program fails if either is touched."""
     publish(server.url, QUEUE, numbered(10))
     program = (
@@ -53,9 +53,7 @@ def test_java_is_not_needed(server: ServerProcess, options: dict[str, str], tmp_
     assert jobs.bodies(tmp_path) == numbered(10)
 
 
-def test_the_position_is_in_the_commit_of_the_rows(
-    server: ServerProcess, options: dict[str, str], tmp_path: Path
-) -> None:
+def test_position_is_committed_with_the_rows(server: ServerProcess, options: dict[str, str], tmp_path: Path) -> None:
     publish(server.url, QUEUE, numbered(25))
     assert run(tmp_path, {**options, "maxOffsetsPerTrigger": "10"}, journal=True).batches >= 4
     epoch = group_of(server.url, QUEUE, "archive")["epoch"]
@@ -70,7 +68,7 @@ def test_the_position_is_in_the_commit_of_the_rows(
     assert jobs.bodies(tmp_path) == numbered(30)
 
 
-def test_what_was_stored_and_not_acked_is_not_stored_again(
+def test_stored_unacked_messages_are_not_stored_again(
     server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(server.url, QUEUE, numbered(20))
@@ -88,7 +86,7 @@ def test_what_was_stored_and_not_acked_is_not_stored_again(
     assert jobs.bodies(tmp_path) == numbered(25)
 
 
-def test_all_is_synced_before_the_ack(
+def test_everything_is_synced_before_the_ack(
     server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A power cut lost 1,000 of 2,000 acked messages."""
@@ -115,7 +113,7 @@ def test_all_is_synced_before_the_ack(
 
 
 @pytest.mark.parametrize("share", [0, 0.5])
-def test_a_commit_that_a_power_cut_tore_is_set_aside(
+def test_commit_torn_by_a_power_cut_is_quarantined(
     server: ServerProcess, options: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], share: float
 ) -> None:
     publish(server.url, QUEUE, numbered(20))
@@ -129,7 +127,7 @@ def test_a_commit_that_a_power_cut_tore_is_set_aside(
     assert jobs.bodies(tmp_path) == numbered(25)
 
 
-def test_of_two_archives_of_a_queue_one_ends_and_nothing_is_doubled(
+def test_second_archive_of_a_queue_ends_the_first_without_duplicates(
     server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(server.url, QUEUE, numbered(10))
@@ -147,7 +145,7 @@ def test_of_two_archives_of_a_queue_one_ends_and_nothing_is_doubled(
     assert gaps_of(str(tmp_path)) == []
 
 
-def test_two_archives_at_once_do_not_double_a_row(
+def test_concurrent_archives_do_not_duplicate_rows(
     server: ServerProcess, options: dict[str, str], tmp_path: Path
 ) -> None:
     make_queue(server.url, QUEUE, cap="64MiB")
@@ -212,7 +210,7 @@ def test_a_lake_of_an_earlier_release_is_continued(
 
 
 @pytest.mark.parametrize("times", [1, 10])
-def test_a_page_that_is_damaged_on_the_way_is_fetched_again(
+def test_page_damaged_in_transit_is_fetched_again(
     server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """One flipped bit became one wrong body in the lake."""
@@ -239,7 +237,7 @@ def purge(server: ServerProcess) -> None:
     call(server.url, "POST", "/v2/shop/queues/kept/purge")
 
 
-def test_what_was_read_when_it_was_purged_is_no_loss(
+def test_message_purged_after_reading_is_no_loss(
     server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 3,000 messages that gaps counted as lost, 600 were in the lake."""
@@ -265,9 +263,7 @@ def test_what_was_read_when_it_was_purged_is_no_loss(
     assert sum(gap.lost or 0 for gap in gaps_of(str(tmp_path))) == 10
 
 
-def test_what_was_lost_before_the_first_run_is_a_gap(
-    server: ServerProcess, options: dict[str, str], tmp_path: Path
-) -> None:
+def test_loss_before_the_first_run_is_a_gap(server: ServerProcess, options: dict[str, str], tmp_path: Path) -> None:
     """The group had lost 4,010 messages, and the lake had no gap."""
     call(server.url, "PUT", "/v2/shop/queues/kept/groups/archive", {"start": "earliest"})
     publish(server.url, QUEUE, numbered(10))
@@ -283,7 +279,7 @@ def test_what_was_lost_before_the_first_run_is_a_gap(
 
 
 @pytest.mark.parametrize("has_run", [True, False])
-def test_a_gap_whose_batch_was_never_committed_is_not_doubled(
+def test_gap_of_an_uncommitted_batch_is_not_duplicated(
     server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_run: bool
 ) -> None:
     call(server.url, "PUT", "/v2/shop/queues/kept/groups/archive", {"start": "earliest"})
@@ -306,9 +302,7 @@ def test_a_gap_whose_batch_was_never_committed_is_not_doubled(
     assert (gap.low, gap.high, gap.lost) == ((11, 31, 20) if has_run else (1, 31, 30))
 
 
-def test_headers_of_a_lake_keep_the_form_that_they_have(
-    server: ServerProcess, options: dict[str, str], tmp_path: Path
-) -> None:
+def test_headers_of_a_lake_keep_their_form(server: ServerProcess, options: dict[str, str], tmp_path: Path) -> None:
     publish(server.url, QUEUE, numbered(3), **{"x-msg-x-lang": "de"})
     before = tmp_path / "before"
     with pytest.MonkeyPatch.context() as patch:
@@ -322,9 +316,7 @@ def test_headers_of_a_lake_keep_the_form_that_they_have(
         assert found == [[(name, "de")]] * count
 
 
-def test_a_queue_that_was_deleted_meanwhile_is_one_gap(
-    server: ServerProcess, options: dict[str, str], tmp_path: Path
-) -> None:
+def test_deleted_queue_is_one_gap(server: ServerProcess, options: dict[str, str], tmp_path: Path) -> None:
     options = {"url": server.url, "project": "shop", "queuePattern": "k.*", "failOnDataLoss": "false"}
     publish(server.url, QUEUE, numbered(10))
     run(tmp_path, options)
@@ -337,7 +329,7 @@ def test_a_queue_that_was_deleted_meanwhile_is_one_gap(
         assert (gap.queue, gap.low, gap.why) == (QUEUE, 11, "the queue was deleted")
 
 
-def test_the_journal_is_archived_to_its_end_whatever_the_clocks_say(
+def test_journal_is_archived_to_its_end_despite_clock_skew(
     server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the server's clock ahead of the archive's, the events after the jump were left out."""
@@ -346,7 +338,7 @@ def test_the_journal_is_archived_to_its_end_whatever_the_clocks_say(
     assert run(tmp_path, options, journal=True).events >= 10
 
 
-def test_a_batch_whose_files_a_compaction_took_for_left_over_is_not_acked(
+def test_batch_whose_files_a_compaction_removed_is_not_acked(
     server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a clock far ahead it removes files of the batch under way, and their rows were acked all the same."""
@@ -368,7 +360,7 @@ def test_a_batch_whose_files_a_compaction_took_for_left_over_is_not_acked(
     assert jobs.bodies(tmp_path) == numbered(10)
 
 
-def test_kills_at_random_moments_lose_and_double_nothing(
+def test_random_kills_lose_and_duplicate_nothing(
     server: ServerProcess, options: dict[str, str], tmp_path: Path
 ) -> None:
     seed = random.randrange(1 << 32)

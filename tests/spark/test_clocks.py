@@ -21,7 +21,7 @@ JUMPS = (("+0", "+0"), (f"-{3 * DAY_S}", "+0"), (f"+{40 * DAY_S}", "-3600"), ("-
 LASTING, EXPIRING = 40, 10
 
 
-def test_clocks_that_jump_lose_double_and_hide_nothing(tmp_path: Path) -> None:
+def test_clock_jumps_lose_duplicate_and_hide_nothing(tmp_path: Path) -> None:
     of_server, of_archive = Clock(tmp_path / "server-clock"), Clock(tmp_path / "archive-clock")
     lake, sent = tmp_path / "lake", list[str]()
     with ServerProcess(tmp_path / "data", "--log-level=warning", env=of_server.env) as server:

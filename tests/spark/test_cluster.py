@@ -112,7 +112,7 @@ def leaks(folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in files if TOKEN.encode() in path.read_bytes()]
 
 
-def test_a_cluster_reads_writes_and_archives_with_what_is_installed_there(
+def test_cluster_reads_writes_and_archives_with_its_installed_packages(
     server: ServerProcess, folder: Path, python: Path
 ) -> None:
     make_queue(server.url, "shop/in")
@@ -133,9 +133,7 @@ EXACTLY = [f"test/{number}" for number in range(ROWS)]
 
 
 @pytest.mark.soak
-def test_executors_killed_in_the_middle_of_a_write_double_nothing(
-    server: ServerProcess, folder: Path, python: Path
-) -> None:
+def test_executors_killed_during_a_write_duplicate_nothing(server: ServerProcess, folder: Path, python: Path) -> None:
     make_queue(server.url, "shop/out", cap="256MiB")
     with Cluster(folder) as cluster:
         running = Submit(cluster, python).step("slow", server, folder, **SMALL_BATCHES)
@@ -150,7 +148,7 @@ def test_executors_killed_in_the_middle_of_a_write_double_nothing(
 
 
 @pytest.mark.soak
-def test_a_second_attempt_of_a_slow_task_doubles_nothing(server: ServerProcess, folder: Path, python: Path) -> None:
+def test_speculative_task_attempt_duplicates_nothing(server: ServerProcess, folder: Path, python: Path) -> None:
     make_queue(server.url, "shop/out", cap="256MiB")
     speculation = {
         "spark.speculation": "true",
@@ -167,7 +165,7 @@ def test_a_second_attempt_of_a_slow_task_doubles_nothing(server: ServerProcess, 
 
 
 @pytest.mark.soak
-def test_a_stream_is_exact_whose_executors_server_and_driver_are_killed(
+def test_stream_is_exact_despite_killed_executors_server_and_driver(
     server: ServerProcess, folder: Path, python: Path
 ) -> None:
     make_queue(server.url, "shop/in")

@@ -24,7 +24,7 @@ def found(address: Address | None, lake: str = "", **limits: int) -> list[DeadLe
         return dead_letters(base, server=address, queues=(QUEUE,), lake=lake, **limits)
 
 
-def test_they_are_counted_once_by_reason_and_shown(server: ServerProcess, tmp_path: Path) -> None:
+def test_dead_letters_are_counted_once_by_reason_and_shown(server: ServerProcess, tmp_path: Path) -> None:
     for queue in ("shop/dead", "shop/other"):
         make_queue(server.url, queue)
     make_queue(server.url, QUEUE, dead_letter="dead")
@@ -57,6 +57,6 @@ def test_they_are_counted_once_by_reason_and_shown(server: ServerProcess, tmp_pa
     assert "no &lt;price&gt;" in page and "the range before" in page
 
 
-def test_a_queue_whose_dead_letters_go_nowhere_has_none(server: ServerProcess) -> None:
+def test_queue_without_a_dead_letter_queue_has_no_dead_letters(server: ServerProcess) -> None:
     make_queue(server.url, QUEUE, dead_letter="gone")
     assert found(Address(server.url, Secret(""), retry_s=1)) == []

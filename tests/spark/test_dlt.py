@@ -19,7 +19,7 @@ PROGRAM = Path(__file__).with_name("dlt_load.py")
 QUEUE = "shop/kept"
 
 
-def test_each_run_loads_what_is_new_and_acks_what_was_loaded(server: ServerProcess, tmp_path: Path) -> None:
+def test_each_run_loads_new_messages_and_acks_loaded_ones(server: ServerProcess, tmp_path: Path) -> None:
     if not PACKAGES.is_dir() and os.environ.get("CURBSTONE_REQUIRE_SPARK") != "1":
         pytest.skip("dlt is missing; `make spark-deps` installs it")
     make_queue(server.url, QUEUE)

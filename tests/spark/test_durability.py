@@ -39,7 +39,7 @@ def synced_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return paths
 
 
-def test_what_a_compaction_wrote_is_synced_before_the_ack_of_what_comes_after_it(
+def test_compaction_is_synced_before_later_acks(
     server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its commit could be lost while the next one was synced, so that the log had a hole."""
@@ -59,7 +59,7 @@ def test_what_a_compaction_wrote_is_synced_before_the_ack_of_what_comes_after_it
     assert merged not in paths
 
 
-def test_compact_syncs_what_it_wrote_before_it_removes_what_that_replaces(
+def test_compact_syncs_new_files_before_removing_old_ones(
     server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for start in (0, 10):
@@ -80,7 +80,7 @@ def test_compact_syncs_what_it_wrote_before_it_removes_what_that_replaces(
     assert any(path.endswith(".checkpoint.parquet") for path in paths)
 
 
-def test_a_restart_syncs_what_was_committed_before_it_acks(
+def test_restart_syncs_commits_before_acking(
     server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that was killed between commit and sync had synced nothing, and the next one acked it."""
@@ -100,7 +100,7 @@ def test_a_restart_syncs_what_was_committed_before_it_acks(
 
 
 @pytest.mark.parametrize("damage", ["commit", "file", "checkpoint"])
-def test_a_compaction_that_a_power_cut_damaged_is_set_aside(
+def test_compaction_damaged_by_a_power_cut_is_quarantined(
     server: ServerProcess, options: dict[str, str], tmp_path: Path, damage: str
 ) -> None:
     for start in (0, 10):
@@ -124,7 +124,7 @@ def test_a_compaction_that_a_power_cut_damaged_is_set_aside(
     assert commit.with_name(f"{commit.name}.torn").exists() == (damage != "checkpoint")
 
 
-def test_a_power_cut_at_any_ack_leaves_all_that_was_acked(
+def test_power_cut_at_any_ack_keeps_acked_messages(
     server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At each ack the lake is copied as a power cut would leave it: what was not synced is cut off or missing."""

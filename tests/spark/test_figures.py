@@ -38,7 +38,7 @@ def event(name: str, seq: int, at_s: float, **more: Any) -> dict[str, Any]:
     return {"event": name, "seq": seq, "time": START + timedelta(seconds=at_s), **more}
 
 
-def test_counts_latencies_and_backlog_of_each_minute(tmp_path: Path) -> None:
+def test_report_has_counts_latencies_and_backlog_per_minute(tmp_path: Path) -> None:
     archive(
         tmp_path,
         *[event("published", seq, seq, bytes=100) for seq in range(1, 11)],
@@ -69,7 +69,7 @@ def test_a_message_counts_once_for_each_group_that_reads_it(tmp_path: Path) -> N
     assert found == {"": (1, 5, 0, 1), "audit": (2, 12, 2, 0), "mail": (1, 5, 1, 0)}
 
 
-def test_the_age_of_what_a_group_finds_at_its_start_is_no_latency(tmp_path: Path) -> None:
+def test_age_of_messages_at_the_start_of_a_group_is_no_latency(tmp_path: Path) -> None:
     """The start of an archive looked like an incident: worst p99 89.8 s."""
     archive(
         tmp_path,
@@ -96,14 +96,14 @@ def test_figures_can_cover_seconds_or_hours(tmp_path: Path) -> None:
         assert range_s(base, queues=["shop/b"]) == 0.0
 
 
-def test_an_event_that_is_in_two_batches_counts_once(tmp_path: Path) -> None:
+def test_event_in_two_batches_counts_once(tmp_path: Path) -> None:
     for batch in range(2):
         archive(tmp_path, event("published", 1, 0, bytes=5), event("settled", 1, 1), batch=batch)
     [row] = figures(tmp_path)
     assert (row.published, row.settled, row.p50_ms) == (1, 1, 1000.0)
 
 
-def test_what_came_before_the_journal_begins_is_known_from_the_messages(tmp_path: Path) -> None:
+def test_figures_before_the_journal_are_taken_from_the_messages(tmp_path: Path) -> None:
     store(Table(str(tmp_path), MESSAGES), 0, range(1, 3))
     place = {"queue": "a:b"}
     late = MORNING + timedelta(seconds=10)

@@ -165,13 +165,13 @@ def databases(lake: Path, old_lake: Path) -> Iterator[tuple[Sql, Sql]]:
 
 
 @pytest.mark.parametrize(("table", "column"), CASES)
-def test_sql(databases: tuple[Sql, Sql], table: str, column: str) -> None:
+def test_filters_in_sql(databases: tuple[Sql, Sql], table: str, column: str) -> None:
     for database in databases:
         by_sql(database, table, column)
 
 
 @pytest.mark.parametrize("column", [column for table, column in CASES if table == MESSAGES])
-def test_replay(lake: Path, old_lake: Path, column: str) -> None:
+def test_filters_in_replay(lake: Path, old_lake: Path, column: str) -> None:
     nowhere = Address("http://127.0.0.1:9", Secret(""))
     for place in (lake, old_lake):
         for value, places in expected(MESSAGES, column).items():
@@ -180,12 +180,12 @@ def test_replay(lake: Path, old_lake: Path, column: str) -> None:
 
 
 @pytest.mark.parametrize(("table", "column"), CASES)
-def test_pyarrow(lake: Path, table: str, column: str) -> None:
+def test_filters_in_pyarrow(lake: Path, table: str, column: str) -> None:
     by_arrow(Table(str(lake), table).open().to_pyarrow_dataset(), table, column)
 
 
 @pytest.mark.parametrize(("table", "column"), CASES)
-def test_duckdb(lake: Path, table: str, column: str) -> None:
+def test_filters_in_duckdb(lake: Path, table: str, column: str) -> None:
     with duckdb.connect() as base:
         base.register("stored", Table(str(lake), table).open().to_pyarrow_dataset())
 
@@ -197,7 +197,7 @@ def test_duckdb(lake: Path, table: str, column: str) -> None:
 
 
 @pytest.mark.parametrize(("table", "column"), CASES)
-def test_deltalake_filters(lake: Path, table: str, column: str) -> None:
+def test_filters_in_deltalake(lake: Path, table: str, column: str) -> None:
     opened = Table(str(lake), table).open()
 
     def places(value: Any) -> list[int]:
@@ -235,7 +235,9 @@ def frames() -> Iterator[Callable[..., list[int]]]:
 
 @pytest.mark.parametrize("reader", ["polars", "pandas"])
 @pytest.mark.parametrize(("table", "column"), CASES)
-def test_polars_and_pandas(frames: Callable[..., list[int]], lake: Path, table: str, column: str, reader: str) -> None:
+def test_filters_in_polars_and_pandas(
+    frames: Callable[..., list[int]], lake: Path, table: str, column: str, reader: str
+) -> None:
     def places(value: Any) -> list[int]:
         if value is None and reader == "pandas":
             return expected(table, column)[None]  # such filters can't ask for null
@@ -244,7 +246,7 @@ def test_polars_and_pandas(frames: Callable[..., list[int]], lake: Path, table: 
     check(table, column, places)
 
 
-def test_compact_completes_the_statistics_of_files_that_it_does_not_merge(tmp_path: Path) -> None:
+def test_compact_adds_statistics_to_unmerged_files(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts._Part, "_stats", _few_statistics)
         fill(tmp_path)

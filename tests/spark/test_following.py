@@ -106,7 +106,7 @@ def delete(server: ServerProcess, queue: str) -> None:
 
 @pytest.mark.parametrize("later", [{"queues": "a,b"}, {"queues": "", "queuePattern": "a|b"}])
 @pytest.mark.parametrize("start", ["earliest", "latest"])
-def test_a_queue_that_joins_a_checkpoint_is_read_from_its_beginning(
+def test_queue_added_to_a_checkpoint_is_read_from_its_beginning(
     stocked: ServerProcess, later: dict[str, str], start: str
 ) -> None:
     """It was acked and not read: 70 of 70 messages were gone."""
@@ -118,7 +118,7 @@ def test_a_queue_that_joins_a_checkpoint_is_read_from_its_beginning(
     assert query.gaps() == []
 
 
-def test_a_batch_in_which_a_queue_joined_is_the_same_after_a_kill(stocked: ServerProcess) -> None:
+def test_batch_with_an_added_queue_is_the_same_after_a_kill(stocked: ServerProcess) -> None:
     query = Query(stocked, queues="a")
     query.run()
     query.start(queues="a,b")
@@ -128,7 +128,7 @@ def test_a_batch_in_which_a_queue_joined_is_the_same_after_a_kill(stocked: Serve
     assert query.rows == rows(A, 1, 70) + rows(B, 1, 70)
 
 
-def test_a_queue_that_joins_continues_where_its_group_is_or_where_it_is_asked_to(stocked: ServerProcess) -> None:
+def test_added_queue_starts_at_its_group_or_the_given_position(stocked: ServerProcess) -> None:
     call(stocked.url, "PUT", "/v2/shop/queues/b/groups/lake", {"start": 31})
     query = Query(stocked, queues="a")
     query.run()
@@ -140,7 +140,7 @@ def test_a_queue_that_joins_continues_where_its_group_is_or_where_it_is_asked_to
     assert other.rows == rows(A, 1, 70) + rows(B, 61, 70)
 
 
-def test_a_queue_that_is_left_out_for_a_while_misses_nothing(stocked: ServerProcess) -> None:
+def test_temporarily_excluded_queue_misses_nothing(stocked: ServerProcess) -> None:
     query = Query(stocked, queues="a,b")
     query.run()
     publish(stocked.url, B, numbered(5))
@@ -150,7 +150,7 @@ def test_a_queue_that_is_left_out_for_a_while_misses_nothing(stocked: ServerProc
     assert query.rows[140:] == rows(B, 71, 75)
 
 
-def test_a_queue_that_never_was_is_an_error(stocked: ServerProcess) -> None:
+def test_unknown_queue_is_an_error(stocked: ServerProcess) -> None:
     query = Query(stocked, queues="a")
     query.run()
     with pytest.raises(PipelineError, match="shop/none"):
@@ -161,7 +161,7 @@ def test_a_queue_that_never_was_is_an_error(stocked: ServerProcess) -> None:
 
 @pytest.mark.parametrize("how", [{"queues": "a"}, {"queues": "a,b"}, {"queuePattern": "a|b"}])
 @pytest.mark.parametrize("declared_again", [False, True])
-def test_of_a_queue_made_anew_all_is_read_and_the_loss_is_reported(
+def test_recreated_queue_is_read_completely_and_the_loss_reported(
     stocked: ServerProcess, how: dict[str, str], declared_again: bool
 ) -> None:
     """It was stuck, as the new queue had no such group; and with one declared by hand `lost` was 0."""
@@ -180,7 +180,7 @@ def test_of_a_queue_made_anew_all_is_read_and_the_loss_is_reported(
     assert query.gaps() == [(A, 71, None, None, 0)]
 
 
-def test_a_place_that_was_given_for_a_queue_is_not_meant_for_another_of_its_name(stocked: ServerProcess) -> None:
+def test_given_position_does_not_apply_to_a_recreated_queue(stocked: ServerProcess) -> None:
     query = Query(stocked, queues="a", startingOffsets='{"a": 61}', failOnDataLoss=False)
     query.run()
     delete(stocked, A)
@@ -190,7 +190,7 @@ def test_a_place_that_was_given_for_a_queue_is_not_meant_for_another_of_its_name
     assert query.rows == rows(A, 61, 70) + rows(A, 1, 5)
 
 
-def test_a_query_whose_only_queue_is_gone_waits_for_it(stocked: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_waits_for_its_only_deleted_queue(stocked: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     query = Query(stocked, queues="a", failOnDataLoss=False)
     query.run()
@@ -201,7 +201,7 @@ def test_a_query_whose_only_queue_is_gone_waits_for_it(stocked: ServerProcess, m
     assert waits == [0.25], "Spark asks again at once"
 
 
-def test_what_was_seen_of_a_queue_and_not_read_is_the_least_that_is_lost(stocked: ServerProcess) -> None:
+def test_loss_is_at_least_what_was_seen_and_not_read(stocked: ServerProcess) -> None:
     query = Query(stocked, queues="a", maxOffsetsPerTrigger=20, failOnDataLoss=False)
     query.start()
     assert query.plan()
@@ -216,7 +216,7 @@ def test_what_was_seen_of_a_queue_and_not_read_is_the_least_that_is_lost(stocked
 
 
 @pytest.mark.parametrize("how", [{"queues": "a,b"}, {"queuePattern": "a|b"}])
-def test_the_others_continue_when_a_queue_is_deleted(stocked: ServerProcess, how: dict[str, str]) -> None:
+def test_other_queues_continue_when_one_is_deleted(stocked: ServerProcess, how: dict[str, str]) -> None:
     """It ended the query, with failOnDataLoss=false too."""
     query = Query(stocked, **how)
     query.run()
@@ -235,7 +235,7 @@ def test_the_others_continue_when_a_queue_is_deleted(stocked: ServerProcess, how
     assert len(query.gaps()) == 1
 
 
-def test_a_batch_whose_queue_is_deleted_before_it_is_read_does_not_end_the_query(stocked: ServerProcess) -> None:
+def test_queue_deleted_before_its_batch_is_read_does_not_end_the_query(stocked: ServerProcess) -> None:
     query = Query(stocked, queues="a,b", failOnDataLoss=False)
     query.start()
     assert query.plan()
@@ -246,7 +246,7 @@ def test_a_batch_whose_queue_is_deleted_before_it_is_read_does_not_end_the_query
     assert query.gaps() == [(A, 71, None, None, 0)]
 
 
-def test_a_group_that_was_deleted_is_a_gap(stocked: ServerProcess) -> None:
+def test_deleted_group_is_a_gap(stocked: ServerProcess) -> None:
     query = Query(stocked, queues="a")
     query.run()
     call(stocked.url, "DELETE", "/v2/shop/queues/a/groups/lake")
@@ -259,9 +259,7 @@ def test_a_group_that_was_deleted_is_a_gap(stocked: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_an_old_checkpoint_is_told_what_another_reader_was_given(
-    stocked: ServerProcess, is_committed: bool, tmp_path: Path
-) -> None:
+def test_old_checkpoint_is_warned_of_another_reader(stocked: ServerProcess, is_committed: bool, tmp_path: Path) -> None:
     """The ids of readers were all the server knew, in memory: 200 of 300 rows, and no gap."""
     with ServerProcess(tmp_path / "data") as own:
         make_queue(own.url, A)
@@ -288,7 +286,7 @@ def test_an_old_checkpoint_is_told_what_another_reader_was_given(
 
 
 @pytest.mark.parametrize("queues", ["a", "a,b"])
-def test_a_batch_has_no_more_bytes_than_wanted_and_continues_behind_them(stocked: ServerProcess, queues: str) -> None:
+def test_batch_is_limited_by_bytes(stocked: ServerProcess, queues: str) -> None:
     for queue in queues.split(","):
         publish(stocked.url, f"shop/{queue}", ["x" * 3000] * 200)
     query = Query(stocked, queues=queues, maxBytesPerTrigger=200_000)
@@ -302,7 +300,7 @@ def test_a_batch_has_no_more_bytes_than_wanted_and_continues_behind_them(stocked
     assert max(sizes) < 150, "70 small ones, and then about 64 of each batch"
 
 
-def test_what_happened_to_a_queue_that_joins_or_is_made_anew_is_in_the_journal(stocked: ServerProcess) -> None:
+def test_journal_covers_added_and_recreated_queues(stocked: ServerProcess) -> None:
     query = Query(stocked, queues="a", mode="journal", groupId="")
     query.run()
     query.run(queues="a,b")
@@ -317,7 +315,7 @@ def test_what_happened_to_a_queue_that_joins_or_is_made_anew_is_in_the_journal(s
     assert query.rows[140:] == rows(A, 1, 3)
 
 
-def test_a_batch_waits_for_enough_messages_but_not_for_ever(server: ServerProcess) -> None:
+def test_batch_waits_for_enough_messages_within_a_timeout(server: ServerProcess) -> None:
     query = Query(server)
     make_queue(server.url, A)
     publish(server.url, A, numbered(5))

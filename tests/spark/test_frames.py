@@ -28,9 +28,7 @@ def ms(row: dict[str, Any]) -> int:
 
 
 @given(st.lists(ENTRIES, max_size=4), st.booleans())
-def test_a_page_is_read_as_it_was_written(
-    contents: list[list[tuple[int, list[tuple[str, str]], bytes]]], masked: bool
-) -> None:
+def test_page_round_trips(contents: list[list[tuple[int, list[tuple[str, str]], bytes]]], masked: bool) -> None:
     seq, page, wanted = 1, b"", []
     for entries in contents:
         packed = [(seq + index, at, encode(pairs), body) for index, (at, pairs, body) in enumerate(entries)]
@@ -52,7 +50,7 @@ def test_a_page_is_read_as_it_was_written(
     assert found == wanted
 
 
-def test_entries_that_are_all_alike_are_read_as_the_others() -> None:
+def test_uniform_entries_are_read_correctly() -> None:
     entries = [
         (10 + 2 * index, 1_700_000_000_000 + index, b"content-type:a\n", b"%03d" % index) for index in range(300)
     ]
@@ -62,12 +60,12 @@ def test_entries_that_are_all_alike_are_read_as_the_others() -> None:
     assert [row["seq"] for row in alike] == list(range(10, 610, 2))
 
 
-def test_strange_headers_stay_as_they_came() -> None:
+def test_unusual_headers_are_unchanged() -> None:
     row = rows(frames.write_page(1, [(1, 1, b"a\\tb:c\nx:1\nx:2\n", b"")]))[0]
     assert row["headers"] == [("a\\tb", "c"), ("x", "1")]
 
 
-def test_a_header_has_one_name_whatever_protocol_sent_it() -> None:
+def test_header_names_do_not_depend_on_the_protocol() -> None:
     """One had two names over HTTP and STOMP, so that each query over both needed coalesce."""
     block = b"x-msg-x-lang:de\nlang:en\nfile:a\nx-msg-x-content-type:b\nx-msg-x-x-foo:c\nx-msg-x-:d\nx-key:k\n"
     page = frames.write_page(1, [(1, 1, block, b"")])
@@ -78,20 +76,20 @@ def test_a_header_has_one_name_whatever_protocol_sent_it() -> None:
     assert before["headers"] == [("x-msg-x-lang", "de"), ("lang", "en"), ("file", "a"), *kept]
 
 
-def test_a_header_that_is_null_is_an_error_of_one_line() -> None:
+def test_null_header_is_a_one_line_error() -> None:
     """It was a traceback of an AttributeError."""
     with pytest.raises(ValueError, match="the header 'lang' of a row is null; leave it out of the map"):
         Blocks().of("text/csv", [("lang", None)])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("cut", [1, 20, 40, -1])
-def test_bytes_that_are_no_page_are_refused(cut: int) -> None:
+def test_invalid_page_bytes_are_refused(cut: int) -> None:
     page = frames.write_page(1, [(1, 1, b"a:b\n", b"body")])
     with pytest.raises(frames.BadPage):
         frames.read_page(page[:cut])
 
 
-def test_a_part_is_as_the_contract_says() -> None:
+def test_part_follows_the_contract() -> None:
     part = frames.write_part("q", [b"one", b""], [b"a:b\n", b""], [0, 5000])
     length, kind, _, name, first, entries, mask, tries = struct.unpack_from("<IBBHQIII", part)
     assert (length, kind, name, first, entries, mask, tries) == (len(part) - 4, 2, 1, 0, 2, 0, 0)
@@ -101,14 +99,14 @@ def test_a_part_is_as_the_contract_says() -> None:
     assert struct.unpack_from("<IIQIHH", part, 60) == (24, 1, 5000, 0, 0, 0)
 
 
-def test_a_content_type_of_its_own_column_wins() -> None:
+def test_content_type_column_wins() -> None:
     blocks = Blocks()
     assert blocks.of("text/csv", [("content-type", "no"), ("a:", "b")]) == b"content-type:text/csv\na\\c:b\n"
     assert blocks.of(None, [("content-type", "kept")]) == b"content-type:kept\n"
 
 
 @pytest.mark.parametrize("is_alike", [True, False])
-def test_extras_are_when_a_message_expires_and_its_groups(is_alike: bool) -> None:
+def test_extras_have_expiry_and_groups(is_alike: bool) -> None:
     extras = [frames.write_extras(1_700_000_000_000 + index, ["", "g"]) for index in range(20)]
     extras[3] = extras[3][:8] + b"a,"
     bodies = [b"%02d" % index for index in range(20)]

@@ -73,7 +73,7 @@ def contents(table: Table) -> set[str]:
     return {path.name for path in Path(folder_of(table), "metadata").iterdir()}
 
 
-def test_it_has_the_rows_of_each_version(table: Table) -> None:
+def test_iceberg_table_has_the_rows_of_each_version(table: Table) -> None:
     for batch in range(3):
         store(table, batch, range(4 * batch, 4 * batch + 4))
         assert update(table) == batch
@@ -90,7 +90,7 @@ def test_it_has_the_rows_of_each_version(table: Table) -> None:
     assert opened(table).scan(snapshot_id=snapshots[1].snapshot_id).to_arrow().num_rows == 8
 
 
-def test_all_columns_return_and_new_ones_are_added(table: Table) -> None:
+def test_all_columns_round_trip_and_new_ones_are_added(table: Table) -> None:
     store(table, 0, range(2))
     update(table)
     table.more = [pa.field("order_id", pa.int64()), pa.field("_rescued", pa.string())]
@@ -106,7 +106,7 @@ def test_all_columns_return_and_new_ones_are_added(table: Table) -> None:
 
 
 @pytest.mark.parametrize("by_queue", [False, True])
-def test_a_filter_reads_few_files_also_after_a_compaction(table: Table, by_queue: bool) -> None:
+def test_filter_skips_files_also_after_a_compaction(table: Table, by_queue: bool) -> None:
     if by_queue:
         table.partition_by_queue()
     for batch in range(4):
@@ -164,7 +164,7 @@ def test_each_filter_finds_its_rows(ask: Ask, lakes: list[Path], table_name: str
 
 
 @pytest.mark.parametrize("name", ["v2.metadata.json", "version-hint.text"])
-def test_a_kill_leaves_one_version_whole_and_a_repetition_completes_the_next(
+def test_kill_keeps_the_last_version_and_a_retry_completes_the_next(
     table: Table, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     store(table, 0, range(4))
@@ -187,7 +187,7 @@ def test_a_kill_leaves_one_version_whole_and_a_repetition_completes_the_next(
     assert read(table) == list(range(8))
 
 
-def test_of_two_at_once_either_leaves_the_right_rows(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_updates_keep_the_correct_rows(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     from curbstone.spark import iceberg_table
 
     store(table, 0, range(4))
@@ -210,7 +210,7 @@ def test_of_two_at_once_either_leaves_the_right_rows(table: Table, monkeypatch: 
     assert update(table) == 3 and read(table) == list(range(16))
 
 
-def test_all_that_a_version_names_is_synced_before_it(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_synced_before_the_version_that_names_them(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     store(table, 0, range(4))
     synced: set[str] = set()
     at: dict[str, set[str]] = {}
@@ -236,7 +236,7 @@ def test_all_that_a_version_names_is_synced_before_it(table: Table, monkeypatch:
 
 
 @pytest.mark.parametrize("what", ["copied", "restored", "made anew", "the clock was ahead"])
-def test_a_table_that_does_not_belong_to_the_lake_is_begun_anew(
+def test_table_of_another_lake_is_rebuilt(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     lake = Path(table.lake)
@@ -271,7 +271,7 @@ def test_a_table_that_does_not_belong_to_the_lake_is_begun_anew(
     assert len(opened(table).snapshots()) == 2
 
 
-def test_snapshots_whose_files_may_be_removed_are_forgotten(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshots_with_removable_files_are_expired(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     from curbstone.spark import iceberg_table
 
     monkeypatch.setattr(iceberg_table, "UNUSED_S", -1)
@@ -286,7 +286,7 @@ def test_snapshots_whose_files_may_be_removed_are_forgotten(table: Table, monkey
     assert read(table) == [0, 1, 2]
 
 
-def test_snapshots_and_manifests_do_not_grow_without_end(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshots_and_manifests_are_bounded(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     from curbstone.spark import iceberg_table
 
     monkeypatch.setattr(iceberg_table, "SNAPSHOTS", 3)
@@ -327,7 +327,7 @@ def test_archives_and_compactions_keep_the_tables_current(
         run(tmp_path, options)
 
 
-def test_kills_of_an_archive_at_random_moments_leave_its_rows(server: ServerProcess, tmp_path: Path) -> None:
+def test_random_kills_of_an_archive_keep_its_rows(server: ServerProcess, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     dice = random.Random(seed)
@@ -357,6 +357,6 @@ def test_kills_of_an_archive_at_random_moments_leave_its_rows(server: ServerProc
     assert read(Table(str(lake), MESSAGES)) == list(range(1, 1201))
 
 
-def test_there_must_be_a_lake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_lake_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert iceberg.main([str(tmp_path / "nowhere")]) == 1
     assert "there is no lake at" in capsys.readouterr().err

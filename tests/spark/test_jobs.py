@@ -41,9 +41,7 @@ def settle(server: ServerProcess, count: int) -> None:
     assert call(server.url, "POST", f"{path}/ack", {"ackIds": tokens[1:]})["settled"] == count - 1
 
 
-def test_from_queue_to_lake_to_report(
-    spark: Any, server: ServerProcess, options: dict[str, str], tmp_path: Path
-) -> None:
+def test_queue_lake_and_report(spark: Any, server: ServerProcess, options: dict[str, str], tmp_path: Path) -> None:
     lake, out = tmp_path / "lake", tmp_path / "out"
     publish(server.url, QUEUE, numbered(300), **{"x-msg-x-a": "b"})
     settle(server, 51)
@@ -70,7 +68,7 @@ def test_from_queue_to_lake_to_report(
     assert not re.search(r"(?:src|href)=\"(?!#)|@import|url\(", page), "the page loads nothing"
 
 
-def test_an_archive_of_a_pattern_takes_in_queues_that_come(server: ServerProcess, tmp_path: Path) -> None:
+def test_archive_of_a_pattern_includes_new_queues(server: ServerProcess, tmp_path: Path) -> None:
     options = {"url": server.url, "project": "shop", "queuePattern": "in-.*", "failOnDataLoss": "false"}
     expected: list[str] = []
     for number, name in enumerate(("in-a", "in-b", "out", "in-c")):
@@ -82,7 +80,7 @@ def test_an_archive_of_a_pattern_takes_in_queues_that_come(server: ServerProcess
     assert jobs.bodies(tmp_path) == expected
 
 
-def test_what_was_lost_is_a_gap_in_the_lake(server: ServerProcess, tmp_path: Path) -> None:
+def test_loss_is_a_gap_in_the_lake(server: ServerProcess, tmp_path: Path) -> None:
     make_queue(server.url, QUEUE, cap="512KiB")
     options = {"url": server.url, "queues": QUEUE, "failOnDataLoss": "false"}
     lake = tmp_path / "lake"
@@ -146,7 +144,7 @@ def test_a_wrong_command_line_is_code_2(tmp_path: Path, job: str, arguments: lis
         ("replay", ["a", "--lake", "{folder}/none"], "there are no messages in the lake"),
     ],
 )
-def test_what_can_not_work_is_reported_before_java_starts(
+def test_invalid_options_are_reported_before_java_starts(
     server: ServerProcess, tmp_path: Path, job: str, arguments: list[str], line: str
 ) -> None:
     """An --out that can't be written was reported after 56 seconds, and an unwritable lake as `Py4JJavaError`."""
@@ -158,7 +156,7 @@ def test_what_can_not_work_is_reported_before_java_starts(
     assert line.format(folder=tmp_path) in done.err
 
 
-def test_java_that_is_missing_or_a_master_elsewhere_is_reported_in_one_line(
+def test_missing_java_or_unreachable_master_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from curbstone.spark import session

@@ -44,7 +44,7 @@ def rows(journal: JournalStreamReader, part: Any) -> list[dict[str, Any]]:
     return [row for batch in journal.read(part) for row in batch.to_pylist()]
 
 
-def test_a_task_reads_the_page_that_was_planned_without_the_server(
+def test_task_reads_the_planned_page_without_the_server(
     stocked: ServerProcess, new_reader: Callable[[], JournalStreamReader]
 ) -> None:
     journal = new_reader()
@@ -57,7 +57,7 @@ def test_a_task_reads_the_page_that_was_planned_without_the_server(
     assert {row["queue"] for row in found} == {QUEUE} and all(len(row["epoch"]) == 12 for row in found)
 
 
-def test_after_a_restart_a_task_asks_for_the_same_page_again(
+def test_task_requests_the_same_page_after_a_restart(
     stocked: ServerProcess, new_reader: Callable[[], JournalStreamReader]
 ) -> None:
     journal = new_reader()
@@ -70,7 +70,7 @@ def test_after_a_restart_a_task_asks_for_the_same_page_again(
     assert rows(restarted, part) == planned
 
 
-def test_a_query_that_ends_stops_where_the_journal_ended_at_its_start(
+def test_batch_query_stops_at_the_journal_end_of_its_start(
     stocked: ServerProcess, new_reader: Callable[[], JournalStreamReader]
 ) -> None:
     journal = new_reader()
@@ -83,7 +83,7 @@ def test_a_query_that_ends_stops_where_the_journal_ended_at_its_start(
     assert seqs[:50] == list(range(1, 51)) and len(seqs) < 70
 
 
-def test_nothing_new_is_no_task(new_reader: Callable[[], JournalStreamReader]) -> None:
+def test_no_new_events_plan_no_task(new_reader: Callable[[], JournalStreamReader]) -> None:
     journal = new_reader()
     start = journal.initialOffset()
     end = journal.latestOffset(start, journal.getDefaultReadLimit())

@@ -20,9 +20,7 @@ def held(server: ServerProcess) -> int:
     return count
 
 
-def test_an_archive_and_a_copy_are_exact_after_kills_of_server_and_driver(
-    server: ServerProcess, tmp_path: Path
-) -> None:
+def test_archive_and_copy_are_exact_after_kills_of_server_and_driver(server: ServerProcess, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     make_queue(server.url, QUEUE)
     make_queue(server.url, "shop/out")

@@ -72,7 +72,7 @@ def table(tmp_path: Path) -> Table:
     return Table(str(tmp_path / "a lake"), MESSAGES)
 
 
-def test_rows_are_in_files_of_their_day_and_all_columns_return(table: Table) -> None:
+def test_rows_are_partitioned_by_day_and_all_columns_round_trip(table: Table) -> None:
     store(table, 0, range(4))
     first_day, second_day = sorted(table.files())
     assert [path.rpartition("/part-")[0] for path in (first_day, second_day)] == [
@@ -85,7 +85,7 @@ def test_rows_are_in_files_of_their_day_and_all_columns_return(table: Table) -> 
     assert parquet.read_schema(table.files()[0]).names == stored_schema(MESSAGES).names
 
 
-def test_readers_skip_files_by_what_the_log_says_of_them(table: Table) -> None:
+def test_readers_skip_files_by_statistics(table: Table) -> None:
     """Times in the log have milliseconds: a row in the last one must not be missed."""
     store(table, 0, range(4))
     stats = sorted(map(json.loads, _stats(table)), key=lambda one: int(one["minValues"]["seq"]))
@@ -101,7 +101,7 @@ def _stats(table: Table) -> list[str]:
     return [line["add"]["stats"] for line in map(json.loads, log) if "add" in line]
 
 
-def test_a_batch_is_there_once_whoever_adds_it(table: Table) -> None:
+def test_batch_is_added_once(table: Table) -> None:
     store(table, 0, range(3))
     store(table, 0, range(3), run="another")
     for batch in (0, 1):
@@ -119,7 +119,7 @@ def test_a_task_that_fails_leaves_no_file(table: Table) -> None:
     assert not list(Path(table.uri).rglob("*.parquet"))
 
 
-def test_many_small_files_become_one_and_the_rows_stay(table: Table) -> None:
+def test_compaction_merges_small_files(table: Table) -> None:
     for batch in range(10):
         store(table, batch, [batch])
     [done] = compact.compact(table.lake)
@@ -153,7 +153,7 @@ def test_a_table_that_lacks_columns_gets_them_with_its_next_batch(
     assert table.open().to_pyarrow_table(columns=["seq", *ADDED]).sort_by("seq").to_pylist() == found
 
 
-def test_files_that_no_commit_names_go_once_they_are_old(table: Table) -> None:
+def test_old_unreferenced_files_are_removed(table: Table) -> None:
     """What a killed task left stayed for ever: only what a commit had replaced was looked for."""
     store(table, 0, range(3))
     left, fresh = (Path(table.uri, part.path) for _ in range(2) for part in written(table, [7]))
@@ -166,7 +166,7 @@ def test_files_that_no_commit_names_go_once_they_are_old(table: Table) -> None:
     assert seqs_of(table) == [0, 1, 2]
 
 
-def test_what_was_replaced_is_kept_for_longer_than_a_week_if_asked_for(table: Table) -> None:
+def test_replaced_files_are_kept_as_configured(table: Table) -> None:
     """The log forgets it after a week unless told otherwise, and then it looks like what a killed task left."""
     for batch in range(3):
         store(table, batch, [batch])
@@ -188,7 +188,7 @@ def test_what_was_replaced_is_kept_for_longer_than_a_week_if_asked_for(table: Ta
     assert seqs_of(table, 2) == [0, 1, 2]
 
 
-def test_old_days_go_when_asked_for(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_days_are_removed_on_request(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
     store(table, 0, range(4))
     assert compact.main([table.lake, "--delete-before", "2026-11-23", "--keep-hours", "1"]) == 0
     assert capsys.readouterr().out.startswith("messages: 0 files became 0, 1 of earlier days left the table")
@@ -208,7 +208,7 @@ def old_lake(lake: Path, batches: int = 3) -> None:
         parquet.write_table(stored, lake / place / f"part-{number}.zstd.parquet", compression="zstd")
 
 
-def test_a_lake_of_the_first_release_is_taken_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lake_of_the_first_release_is_upgraded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lake = tmp_path / "lake"
     old_lake(lake)
     before = Table(str(lake), MESSAGES)
@@ -225,7 +225,7 @@ def test_a_lake_of_the_first_release_is_taken_over(tmp_path: Path, capsys: pytes
     assert upgrade.main([str(tmp_path / "none")]) == 1
 
 
-def test_an_upgrade_that_was_killed_continues(tmp_path: Path) -> None:
+def test_killed_upgrade_continues(tmp_path: Path) -> None:
     """It was committed, and its folder is there yet: it must not come twice."""
     lake, kept = tmp_path / "lake", tmp_path / "kept"
     old_lake(lake)
@@ -236,7 +236,7 @@ def test_an_upgrade_that_was_killed_continues(tmp_path: Path) -> None:
     assert seqs_of(Table(str(lake), MESSAGES)) == list(range(6))
 
 
-def test_the_journal_is_a_table_as_well(tmp_path: Path) -> None:
+def test_journal_is_a_table(tmp_path: Path) -> None:
     table = Table(str(tmp_path), JOURNAL)
     names = [name for name in stored_schema(JOURNAL).names if name != "project"]
     values = {"queue": "shop/a", "time": MORNING, "due": None, "epoch": "e", "event": "settled", "group": ""}

@@ -22,7 +22,7 @@ from tests.spark.test_lake import store
 QUEUES = ("shop/a:b", "shop/other")
 
 
-def test_a_lake_by_queue_is_read_by_all_and_stays_so(server: ServerProcess, tmp_path: Path) -> None:
+def test_lake_partitioned_by_queue_is_readable_and_keeps_its_layout(server: ServerProcess, tmp_path: Path) -> None:
     for queue in QUEUES:
         make_queue(server.url, queue)
         publish(server.url, queue, numbered(10))

@@ -43,7 +43,7 @@ def lake(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, request: pyt
     return f"s3://{BUCKET}/{request.node.name}"
 
 
-def test_an_archive_keeps_each_message_once_and_all_jobs_read_it(
+def test_object_store_archive_keeps_each_message_once_for_all_jobs(
     server: ServerProcess, lake: str, tmp_path: Path
 ) -> None:
     for queue in ("shop/in", "shop/again"):
@@ -69,7 +69,7 @@ def test_an_archive_keeps_each_message_once_and_all_jobs_read_it(
     assert taken(server.url, "shop/again") == numbered(10, 300)
 
 
-def test_of_two_writers_at_once_the_second_is_refused(lake: str) -> None:
+def test_concurrent_second_writer_is_refused(lake: str) -> None:
     table = Table(lake, MESSAGES)
     store(table, 0, range(3))
     known = table.transactions()
@@ -79,7 +79,7 @@ def test_of_two_writers_at_once_the_second_is_refused(lake: str) -> None:
     assert seqs_of(table) == list(range(5))
 
 
-def test_it_is_compacted_and_keeps_what_was_lost(lake: str) -> None:
+def test_object_store_lake_is_compacted_and_keeps_gaps(lake: str) -> None:
     table = Table(lake, MESSAGES)
     for batch in range(4):
         store(table, batch, [batch])
@@ -92,7 +92,7 @@ def test_it_is_compacted_and_keeps_what_was_lost(lake: str) -> None:
     assert gaps_of(lake) == [gap]
 
 
-def test_it_has_iceberg_tables(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_store_lake_has_iceberg_tables(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not ICEBERG.is_dir() and os.environ.get("CURBSTONE_REQUIRE_SPARK") != "1":
         pytest.skip("pyiceberg is missing; `make spark-deps` installs it")
     monkeypatch.setattr(sys, "path", [*sys.path, str(ICEBERG)])

@@ -40,14 +40,14 @@ def test_bad_options_of_a_stream_are_named(options: dict[str, str], line: str) -
     assert "pw@" not in str(caught.value)
 
 
-def test_options_are_spelt_in_any_case_and_places_given_per_queue() -> None:
+def test_options_ignore_case_and_positions_are_per_queue() -> None:
     options = read_options({"QUEUES": "a,shop/b", "startingoffsets": '{"a": 5, "shop/b": -2}', "GroupID": "g"})
     assert options.queues == ("default/a", "shop/b")
     assert options.start is not None
     assert (options.start.of("default/a"), options.start.of("shop/b")) == (5, "earliest")
 
 
-def test_a_token_shows_nowhere_and_comes_along(tmp_path: Path) -> None:
+def test_token_is_passed_on_and_never_shown(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cr3t\n")
     for options in ({"token": "s3cr3t"}, {"tokenFile": str(tmp_path / "token")}):
         found = write_options({"queue": "a", **options}, stream=False)
@@ -55,7 +55,7 @@ def test_a_token_shows_nowhere_and_comes_along(tmp_path: Path) -> None:
         assert pickle.loads(pickle.dumps(found)).address.token.reveal() == "s3cr3t"
 
 
-def test_ranges_are_cut_in_order_and_no_larger_than_wanted() -> None:
+def test_ranges_are_split_in_order_up_to_the_limit() -> None:
     options = read_options({"queue": "a", "maxRecordsPerPartition": "100", "minPartitions": "4"})
     tasks = split([Range("a", "e", 1, 251), Range("b", "e", 5, 5), Range("c", "e", 7, 17)], options)
     assert [[(part.queue, part.low, part.high) for part in task.ranges] for task in tasks] == [
@@ -74,7 +74,7 @@ def test_a_thousand_quiet_queues_are_one_task() -> None:
     assert split([Range("a", "e", 5, 5)], read_options({"queue": "a"})) == []
 
 
-def test_from_100k_rows_on_there_is_a_task_for_each_core_where_nobody_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_is_a_task_per_core_from_100k_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was four at most, of 100,000 rows each: ten executors were idle."""
     options = read_options({"queue": "a"})
     sizes = (10, 59_999, 60_000, 100_000, 1_000_000, 2_000_000)
@@ -88,14 +88,14 @@ def test_from_100k_rows_on_there_is_a_task_for_each_core_where_nobody_says(monke
     assert len(split([Range("a", "e", 1, 250_001)], asked)) == 1
 
 
-def test_a_batch_is_shared_in_proportion() -> None:
+def test_batch_is_divided_in_proportion() -> None:
     assert shares({"a": 5, "b": 0}, 10) == {"a": 5, "b": 0}
     assert shares({"a": 900, "b": 100}, 100) == {"a": 90, "b": 10}
     assert shares({"a": 1_000_000, "b": 1}, 100) == {"a": 99, "b": 1}
     assert sum(shares({str(number): 3 for number in range(50)}, 10).values()) == 10
 
 
-def test_bytes_are_shared_in_proportion_and_unlimited_where_the_server_knows_no_limit() -> None:
+def test_bytes_are_divided_in_proportion_and_unlimited_without_server_support() -> None:
     begun = {"a": {"next": 1}, "b": {"next": 101}, "gone": {"next": 5}}
     ends = {"a": End(1001, 501, 1000, 1000), "b": End(201, 201, 1000, 1000), "gone": End(5, 5, 0, 0)}
     assert rows_up_to(begun, ends, None) == {"a": 250, "b": 50, "gone": 0}
@@ -104,7 +104,7 @@ def test_bytes_are_shared_in_proportion_and_unlimited_where_the_server_knows_no_
     assert rows_up_to(begun, {"a": End(1001, 1001, 0, 0), "b": End(201, 201, 0, 0)}, None) == {"a": 1000, "b": 100}
 
 
-def test_a_gap_goes_with_the_offset_of_the_batch_behind_it() -> None:
+def test_gap_is_recorded_in_the_following_offset() -> None:
     place = {"next": 300, "epoch": "e", "floor": 300, "lost": 150}
     lost = with_gap(place, Gap("p/q", "e", 100, 300, 150, 150, "why"))
     anew = with_gap(lost, Gap("p/q", "e", 300, None, None, 7, "other"))
@@ -114,7 +114,7 @@ def test_a_gap_goes_with_the_offset_of_the_batch_behind_it() -> None:
     assert left(planned(anew, 10)) == {**place, "next": 310}
 
 
-def test_a_batch_is_what_its_offset_says_wherever_it_began() -> None:
+def test_batch_is_determined_by_its_offset() -> None:
     place = {"next": 100, "epoch": "e", "floor": 0, "lost": 0}
     end = {"p/q": planned(place, 10), "p/new": planned({**place, "next": 1}, 5), "p/idle": planned(place, 0)}
     whole = [("p/q", "e", 100, 110), ("p/new", "e", 1, 6)]
@@ -124,14 +124,14 @@ def test_a_batch_is_what_its_offset_says_wherever_it_began() -> None:
     assert not is_news(end, {queue: left(at) for queue, at in end.items()}, {"p/q": 0})
 
 
-def test_an_offset_of_an_older_checkpoint_begins_where_the_one_before_it_ended() -> None:
+def test_older_checkpoint_offset_begins_at_the_previous_end() -> None:
     place = {"next": 100, "epoch": "e", "floor": 0, "lost": 0}
     assert parts({"p/q": place}, {"p/q": {**place, "next": 110}}) == [("p/q", "e", 100, 110)]
     assert parts({"p/q": place}, {"p/q": {**place, "next": 9, "epoch": "f"}}) == [("p/q", "f", 0, 9)]
     assert parts({}, {"p/q": place}) == [("p/q", "e", None, 100)]
 
 
-def test_our_line_is_found_in_what_spark_makes_of_it() -> None:
+def test_error_line_is_extracted_from_a_spark_exception() -> None:
     wrapped = RuntimeError(
         f"Job aborted\n  curbstone.spark.failure.DataLoss: {PipelineError('DATA_LOSS queue=a')}\n at x"
     )
@@ -146,7 +146,7 @@ def test_our_line_is_found_in_what_spark_makes_of_it() -> None:
     assert (again.status, again.members, str(again)) == (410, {"first": 5}, "curbstone: gone")
 
 
-def test_options_of_the_source_for_kafka_are_taken_where_they_mean_the_same() -> None:
+def test_kafka_source_options_with_equal_meaning_are_accepted() -> None:
     found = read_options(
         {"subscribe": "a,b", "kafka.group.id": "g", "startingOffsets": '{"a": {"0": 23}, "b": -2}'}, stream=True
     )
@@ -160,7 +160,7 @@ def test_options_of_the_source_for_kafka_are_taken_where_they_mean_the_same() ->
         read_options({"subscribe": "a", "startingOffsets": '{"a": {"0": 1, "1": 1}}'})
 
 
-def test_authorities_are_in_a_file_and_for_https(tmp_path: Path) -> None:
+def test_ca_option_requires_a_file_and_https(tmp_path: Path) -> None:
     (tmp_path / "none.pem").write_text("nothing")
     for options, why in (
         ({"url": "http://a:1", "caFile": "x"}, "for a url that begins with https://"),
@@ -171,7 +171,7 @@ def test_authorities_are_in_a_file_and_for_https(tmp_path: Path) -> None:
             read_options({"queue": "a", **options})
 
 
-def test_the_environment_says_what_the_options_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_supplies_missing_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`curbstone --token-file FILE --ca-file FILE sql` hands its options on in the environment."""
     for name, token in (("first", "one"), ("second", "two")):
         (tmp_path / name).write_text(token)

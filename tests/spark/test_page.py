@@ -26,7 +26,7 @@ def minute(number: int, latency_ms: float | None = None) -> Minute:
     return Minute("shop", "<orders>", "", when, 5, 500, 1, 0, 0, 0, 0, 0, latency_ms, latency_ms, latency_ms, 4)
 
 
-def test_a_value_that_stands_alone_is_seen_as_a_step_of_its_own() -> None:
+def test_isolated_value_is_drawn_as_a_step() -> None:
     moments = [START + timedelta(minutes=number) for number in range(4)]
     drawn = charts.lines(moments, [Series("p50", [None, 5.0, None, 7.0], 0)], charts.milliseconds)
     lines = re.findall(r'<polyline[^>]* points="([^"]*)"', drawn)
@@ -35,7 +35,7 @@ def test_a_value_that_stands_alone_is_seen_as_a_step_of_its_own() -> None:
     assert all(last - first == (charts.WIDTH - charts.LEFT - charts.RIGHT) / 4 for first, last in ends)
 
 
-def test_a_page_of_one_minute_is_whole_and_names_are_text() -> None:
+def test_page_of_one_minute_is_complete_and_names_are_escaped() -> None:
     made = page([minute(0, 12.0)], "Orders & more", START)
     assert "Orders &amp; more" in made
     assert "shop/&lt;orders&gt;" in made and "<orders>" not in made
@@ -50,11 +50,11 @@ def test_minutes_without_events_are_drawn_too() -> None:
     assert "Nothing was settled." in made
 
 
-def test_a_page_of_nothing_says_so() -> None:
+def test_empty_page_is_reported() -> None:
     assert "Nothing happened" in page([], "", START)
 
 
-def test_what_was_lost_comes_first() -> None:
+def test_losses_are_shown_first() -> None:
     lost = replace(minute(0), skipped=3, purged=2000, rejected=1)
     gap = Gap("shop/<orders>", "e", 2, 9, None, 4, "the queue was deleted")
     made = page([minute(0), lost], "", START, [gap])
@@ -66,7 +66,7 @@ def test_what_was_lost_comes_first() -> None:
     assert "messages lost" in page([], "", START, [gap])
 
 
-def test_dead_letters_are_reported_by_reason_with_the_last_of_them() -> None:
+def test_dead_letters_are_reported_by_reason_with_the_latest() -> None:
     dead = [DeadLetters("shop/<orders>", "rejected", "no <price>", 1200, START, (Sample("e-7", "3", "<b>body</b>"),))]
     made = page([minute(0)], "", START, dead=dead)
     reported = made[made.index("<h2>Dead letters") : made.index("<h2>Queues")]
@@ -75,7 +75,7 @@ def test_dead_letters_are_reported_by_reason_with_the_last_of_them() -> None:
     assert "Dead letters</h2>" not in page([minute(0)], "", START)
 
 
-def test_a_dead_letter_links_to_itself_in_the_console() -> None:
+def test_dead_letter_links_to_the_console() -> None:
     sample = Sample("e-7", "3", "body", "shop/dead:a")
     dead = [DeadLetters("shop/a", "rejected", "", 1, START, (sample,))]
     made = page([minute(0)], "", START, dead=dead, console="http://h:1/console")
@@ -83,7 +83,7 @@ def test_a_dead_letter_links_to_itself_in_the_console() -> None:
     assert "href=" not in page([minute(0)], "", START, dead=dead).partition("<h2>Queues")[0]
 
 
-def test_two_series_that_are_the_same_are_both_seen() -> None:
+def test_identical_series_are_both_visible() -> None:
     """One line lay under the other."""
     moments = [START + timedelta(minutes=number) for number in range(2)]
     same = [Series(name, [1.0, 2.0], colour) for colour, name in enumerate("abc")]
@@ -105,7 +105,7 @@ def test_the_resolution_follows_the_range(range_s: int, step_s: int, shown: str)
     assert max(len(points.split()) for points in re.findall(r'class="line c0" points="([^"]*)"', made)) <= 2 * 120
 
 
-def test_a_range_is_reported_beside_the_one_before() -> None:
+def test_range_is_compared_with_the_previous_one() -> None:
     before = [replace(minute(-9), published=4, settled=2), replace(minute(-8), published=4, settled=0)]
     made = page([minute(0), minute(1)], "", START, before=before)
     cells = re.findall(
@@ -116,7 +116,7 @@ def test_a_range_is_reported_beside_the_one_before() -> None:
     assert "the range before" not in page([minute(0)], "", START)
 
 
-def test_a_page_of_very_many_queues_opens_at_once() -> None:
+def test_page_of_very_many_queues_opens_quickly() -> None:
     """A day of 100 queues with two groups each was 24 MB."""
     rows = [
         replace(minute(number, 5.0 + number % 7), queue=f"q{queue:03d}", group=group, published=queue)
@@ -166,7 +166,7 @@ document.body.innerHTML = "<pre>" + told.join("|") + "</pre>";
 """
 
 
-def test_tables_are_sorted_by_a_click_and_queues_left_out(tmp_path: Path) -> None:
+def test_tables_can_be_sorted_and_queues_hidden(tmp_path: Path) -> None:
     """In a real browser, which runs the page as it opens from a disk."""
     browser = next(filter(None, map(which, ("chromium", "chromium-browser", "google-chrome"))), "")
     if not browser:

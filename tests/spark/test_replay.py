@@ -42,7 +42,7 @@ def bodies(seqs: Sequence[int]) -> list[str]:
     return [f"body {seq}" for seq in seqs]
 
 
-def test_the_same_name_again_publishes_nothing(server: ServerProcess, address: Address, lake: str) -> None:
+def test_replay_with_the_same_name_publishes_nothing(server: ServerProcess, address: Address, lake: str) -> None:
     stock(lake, 0, range(20, 40))
     stock(lake, 1, range(20))
     late = Filter(queues=("shop/a:b",), where="seq >= 10 AND headers['a'] = 'b' AND octet_length(body) < 100")
@@ -59,16 +59,14 @@ def test_the_same_name_again_publishes_nothing(server: ServerProcess, address: A
         replay(lake, "late", address, Filter(), into="shop/again")
 
 
-def test_a_replay_of_another_lake_by_the_same_name_is_one_of_its_own(
-    server: ServerProcess, address: Address, tmp_path: Path
-) -> None:
+def test_replay_names_are_per_lake(server: ServerProcess, address: Address, tmp_path: Path) -> None:
     for number, name in enumerate(("a", "b")):
         stock(str(tmp_path / name), 0, range(10 * number, 10 * number + 3))
         assert not replay(str(tmp_path / name), "same", address, Filter(), into="shop/again").repeated
     assert taken(server.url, "shop/again") == bodies([0, 1, 2, 10, 11, 12])
 
 
-def test_back_to_where_they_came_from_and_only_of_some_time(server: ServerProcess, address: Address, lake: str) -> None:
+def test_replay_to_the_original_queues_within_a_time_range(server: ServerProcess, address: Address, lake: str) -> None:
     stock(lake, 0, range(4))
     stock(lake, 1, range(4, 6), "shop/again")
     make_queue(server.url, "shop/a:b")
@@ -79,7 +77,7 @@ def test_back_to_where_they_came_from_and_only_of_some_time(server: ServerProces
     assert replay(lake, "none", address, Filter(since_ms=until + 100_000)).messages == 0
 
 
-def test_a_replay_that_was_killed_between_pieces_continues_with_the_same_rows(
+def test_killed_replay_continues_with_the_same_rows(
     server: ServerProcess, address: Address, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What came into the lake meanwhile would have moved the edges of the pieces."""

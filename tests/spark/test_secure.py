@@ -79,7 +79,7 @@ def test_a_stream_reads_and_writes_with_a_token_over_tls(secure: Secure, spark: 
     assert secure.call("GET", "queues/in/groups/copy")["position"] == 101
 
 
-def test_what_one_has_no_right_to_is_one_line(secure: Secure, spark: Any) -> None:
+def test_missing_right_is_reported_in_one_line(secure: Secure, spark: Any) -> None:
     plain = spark.read.format("curbstone")
     assert plain.options(queue="shop/in", **secure.options("reader")).load().count() == 100
     with pytest.raises(Exception) as caught:
@@ -87,7 +87,7 @@ def test_what_one_has_no_right_to_is_one_line(secure: Secure, spark: Any) -> Non
     assert last_line(caught.value) == "no right to peek on queue shop/out"
 
 
-def test_an_authority_that_nobody_named_or_a_bad_token_is_reported_at_once(secure: Secure, tmp_path: Path) -> None:
+def test_unknown_ca_or_invalid_token_is_reported_immediately(secure: Secure, tmp_path: Path) -> None:
     """It was tried again for a minute, as if the server were away."""
     stranger = Client(address_of(secure.url, secure.token_file("reader")))
     with pytest.raises(Unreachable, match="its certificate is not to be trusted: .*caFile"):

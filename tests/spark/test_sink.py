@@ -31,7 +31,7 @@ def held(server: ServerProcess, queue: str = "out") -> list[dict[str, Any]]:
     return [message for message in found if isinstance(message, dict)]
 
 
-def test_a_row_becomes_a_message_with_all_that_it_says(spark: Any, server: ServerProcess) -> None:
+def test_row_becomes_a_message_with_all_columns(spark: Any, server: ServerProcess) -> None:
     rows = [("a", None, {"x-msg-x-n": "1"}, "text/csv", 0), ("b", "shop/in", None, None, 3_600_000)]
     write(spark.createDataFrame(rows, "value STRING, queue STRING, headers MAP<STRING,STRING>, content_type STRING, delay LONG"), server)  # fmt: skip # noqa: E501
     first, second = held(server)[0], held(server, "in")[0]
@@ -40,7 +40,7 @@ def test_a_row_becomes_a_message_with_all_that_it_says(spark: Any, server: Serve
     assert call(server.url, "GET", "/v2/shop/queues/in")["delayed"] == 1
 
 
-def test_ttl_and_groups_are_written_and_read_again(spark: Any, server: ServerProcess) -> None:
+def test_ttl_and_groups_round_trip(spark: Any, server: ServerProcess) -> None:
     rows = [("a", 60_000, ["g", ""]), ("b", None, None), ("c", 3_000_000, None)]
     write(spark.createDataFrame(rows, "body STRING, ttl LONG, groups ARRAY<STRING>"), server)
     read = spark.read.format("curbstone").options(url=server.url, queue=QUEUE).load()
@@ -75,7 +75,7 @@ def test_messages_are_written_with_priorities_and_names(spark: Any, server: Serv
     assert "bad priority 300: it is a whole number from 0 to 9" in last_line(caught.value)
 
 
-def test_ordering_keys_are_written_and_read_again(spark: Any, server: ServerProcess) -> None:
+def test_ordering_keys_round_trip(spark: Any, server: ServerProcess) -> None:
     rows = [("a", "k", None), ("b", None, {"x-key": "other"}), ("c", "k", {"x-key": "beaten"}), ("d", None, None)]
     write(spark.createDataFrame(rows, "body STRING, key STRING, headers MAP<STRING,STRING>").coalesce(1), server)
     frame = spark.read.format("curbstone").options(url=server.url, queue=QUEUE).load()
@@ -91,7 +91,7 @@ def test_ordering_keys_are_written_and_read_again(spark: Any, server: ServerProc
     assert "an ordering key is not empty" in last_line(caught.value)
 
 
-def test_what_was_read_can_be_written_in_its_order(spark: Any, server: ServerProcess) -> None:
+def test_read_rows_can_be_written_in_order(spark: Any, server: ServerProcess) -> None:
     publish(server.url, "shop/in", numbered(500), **{"x-msg-x-a": "b"})
     read = spark.read.format("curbstone").options(url=server.url, queue="shop/in", minPartitions=3).load()
     write(read.select("body", "headers", "content_type"), server)
@@ -112,7 +112,7 @@ def test_a_job_that_fails_leaves_nothing(spark: Any, server: ServerProcess) -> N
     assert held(server) == []
 
 
-def test_the_same_transaction_again_is_nothing(spark: Any, server: ServerProcess) -> None:
+def test_repeated_transaction_writes_nothing(spark: Any, server: ServerProcess) -> None:
     for _ in range(2):
         write(spark.createDataFrame([("once",)], "body STRING"), server, transactionId="load-2026-01")
     assert [message["message"] for message in held(server)] == ["once"]
@@ -128,7 +128,7 @@ def test_the_same_transaction_again_is_nothing(spark: Any, server: ServerProcess
         ("body STRING", {"queues": "a,b"}, "unknown option 'queues'; did you mean queue?"),
     ],
 )
-def test_what_can_not_be_written_is_refused_at_once(
+def test_invalid_write_is_refused_immediately(
     spark: Any, server: ServerProcess, columns: str, options: dict[str, object], line: str
 ) -> None:
     with pytest.raises(Exception) as caught:
@@ -143,9 +143,7 @@ def test_a_queue_is_not_overwritten(spark: Any, server: ServerProcess) -> None:
     assert 'write with .mode("append")' in last_line(caught.value)
 
 
-def test_a_stream_writes_each_batch_once_however_often_it_is_run(
-    spark: Any, server: ServerProcess, tmp_path: Path
-) -> None:
+def test_repeated_stream_writes_each_batch_once(spark: Any, server: ServerProcess, tmp_path: Path) -> None:
     publish(server.url, "shop/in", numbered(300))
 
     def run() -> str:
@@ -205,7 +203,7 @@ def test_a_batch_of_an_old_checkpoint_is_an_error_and_skips_nothing(
     assert [message["message"] for message in held(server)] == numbered(300)
 
 
-def test_a_micro_batch_is_never_planned_larger_than_what_can_be_staged(spark: Any, tmp_path: Path) -> None:
+def test_micro_batch_never_exceeds_the_staging_limit(spark: Any, tmp_path: Path) -> None:
     """It failed, and again with a smaller maxOffsetsPerTrigger: Spark repeats the range that it has planned."""
     with ServerProcess(tmp_path / "data", "--max-staged", "2MiB") as small:
         for queue in ("shop/in", "shop/more", QUEUE):

@@ -22,7 +22,7 @@ def bodies(frame: Any) -> list[str]:
     return [bytes(row.body).decode() for row in frame.select("body").collect()]
 
 
-def test_a_row_is_all_that_is_known_of_a_message(spark: Any, server: ServerProcess) -> None:
+def test_row_has_all_message_fields(spark: Any, server: ServerProcess) -> None:
     make_queue(server.url, QUEUE)
     publish(server.url, QUEUE, ["grün"], **{"x-msg-x-lang": "de"})
     row = reader(spark, server).load().collect()[0]
@@ -34,7 +34,7 @@ def test_a_row_is_all_that_is_known_of_a_message(spark: Any, server: ServerProce
     assert call(server.url, "GET", "/v2/shop/queues/orders")["rdy"] == 1, "reading changes nothing"
 
 
-def test_a_filter_of_one_action_does_not_leak_into_the_next(spark: Any, server: ServerProcess) -> None:
+def test_filter_does_not_leak_into_the_next_action(spark: Any, server: ServerProcess) -> None:
     make_queue(server.url, QUEUE)
     publish(server.url, QUEUE, numbered(1000))
     frame = reader(spark, server, minPartitions=3, fetchRows=70).load()
@@ -44,7 +44,7 @@ def test_a_filter_of_one_action_does_not_leak_into_the_next(spark: Any, server: 
     assert bodies(frame) == numbered(1000), "in order, over pages and partitions"
 
 
-def test_where_to_begin_and_to_end_is_given_by_place_or_time(spark: Any, server: ServerProcess) -> None:
+def test_start_and_end_by_position_or_time(spark: Any, server: ServerProcess) -> None:
     make_queue(server.url, QUEUE)
     publish(server.url, QUEUE, numbered(100))
     assert bodies(reader(spark, server, startingOffsets=11, endingOffsets=21).load()) == numbered(10, 10)
@@ -55,7 +55,7 @@ def test_where_to_begin_and_to_end_is_given_by_place_or_time(spark: Any, server:
     assert reader(spark, server, startingOffsets=50, endingOffsets=50).load().count() == 0
 
 
-def test_several_queues_are_read_as_one(spark: Any, server: ServerProcess) -> None:
+def test_several_queues_are_read_together(spark: Any, server: ServerProcess) -> None:
     for number, name in enumerate(("a", "b", "other")):
         make_queue(server.url, f"shop/{name}")
         publish(server.url, f"shop/{name}", numbered(10 * (number + 1)))
@@ -66,7 +66,7 @@ def test_several_queues_are_read_as_one(spark: Any, server: ServerProcess) -> No
     assert like.count() == 40
 
 
-def test_columns_that_are_not_wanted_are_not_sent(spark: Any, server: ServerProcess) -> None:
+def test_unselected_columns_are_not_sent(spark: Any, server: ServerProcess) -> None:
     make_queue(server.url, QUEUE)
     publish(server.url, QUEUE, numbered(10), **{"x-msg-x-a": "b"})
     lean = reader(spark, server, includeHeaders=False, includeBody=False).load()
@@ -76,7 +76,7 @@ def test_columns_that_are_not_wanted_are_not_sent(spark: Any, server: ServerProc
     assert [(bytes(row.body).decode(), row.seq) for row in chosen.collect()][-1] == ("message 00000009", 10)
 
 
-def test_a_group_sees_what_it_has_not_acked(spark: Any, server: ServerProcess) -> None:
+def test_group_reads_unacked_messages(spark: Any, server: ServerProcess) -> None:
     make_queue(server.url, QUEUE)
     call(server.url, "PUT", "/v2/shop/queues/orders/groups/reports")
     publish(server.url, QUEUE, numbered(10))
@@ -95,7 +95,7 @@ def test_a_group_sees_what_it_has_not_acked(spark: Any, server: ServerProcess) -
         ({"url": "http://127.0.0.1:1", "retryTimeout": 0}, "can't reach http://127.0.0.1:1"),
     ],
 )
-def test_what_is_wrong_is_reported_in_one_line_without_the_token(
+def test_errors_are_one_line_without_the_token(
     spark: Any, server: ServerProcess, options: dict[str, object], line: str
 ) -> None:
     with pytest.raises(Exception) as caught:
@@ -105,7 +105,7 @@ def test_what_is_wrong_is_reported_in_one_line_without_the_token(
     assert "s3cr3t" not in str(caught.value)
 
 
-def test_a_token_is_in_no_plan(spark: Any, server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+def test_token_is_in_no_plan(spark: Any, server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
     make_queue(server.url, QUEUE)
     frame = reader(spark, server, token="s3cr3t-t0ken").load()
     frame.explain(True)
@@ -115,7 +115,7 @@ def test_a_token_is_in_no_plan(spark: Any, server: ServerProcess, capsys: pytest
     assert "s3cr3t" not in shown
 
 
-def test_workers_run_the_python_that_registered_where_nobody_said_which(
+def test_workers_default_to_the_registering_python(
     spark: Any, server: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark takes `python3` from the PATH: the first program of one's own died of `No module named 'pyarrow'`."""

@@ -32,7 +32,7 @@ def run(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
     return done.code, done.out, done.err
 
 
-def test_what_was_archived_and_what_is_queued_are_asked_together(server: ServerProcess, tmp_path: Path) -> None:
+def test_archived_and_queued_messages_are_queried_together(server: ServerProcess, tmp_path: Path) -> None:
     for queue in ("shop/a:b", "shop/other"):
         make_queue(server.url, queue)
     publish(server.url, "shop/a:b", numbered(1200), **{"x-msg-x-lang": "de"})
@@ -77,7 +77,7 @@ def test_the_tables_are_shown(server: ServerProcess, tmp_path: Path) -> None:
     assert code == FAILED and "there are no messages in the lake" in err
 
 
-def test_a_lake_can_not_be_read_as_of_a_time_before_it(tmp_path: Path) -> None:
+def test_reading_a_lake_before_its_creation_is_refused(tmp_path: Path) -> None:
     """It was read as its first version, with all rows of that."""
     store(Table(str(tmp_path), MESSAGES), 0, range(2))
     now = datetime.now(UTC)
@@ -159,7 +159,7 @@ def test_with_an_option_a_query_writes_files(tmp_path: Path) -> None:
     assert (tmp_path / "out.csv").read_text().splitlines()[:2] == ["seq,body", "0,body 0"]
 
 
-def test_what_does_not_fit_into_memory_is_written_to_the_disk_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_beyond_memory_spill_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_sql, "MEMORY", "40MB")
     with Sql() as database:
         database.run("CREATE TEMP TABLE many AS SELECT md5(range::VARCHAR) AS text, range AS n FROM range(1500000)")
@@ -168,7 +168,7 @@ def test_what_does_not_fit_into_memory_is_written_to_the_disk_meanwhile(monkeypa
     assert text == hashlib.md5(str(number).encode()).hexdigest() and text.startswith("fffff")
 
 
-def test_mistakes_are_one_line(server: ServerProcess, tmp_path: Path) -> None:
+def test_errors_are_one_line(server: ServerProcess, tmp_path: Path) -> None:
     for arguments, code, line in (
         (["SELEC 1"], FAILED, "SQL: Parser Error"),
         (["SELECT * FROM messages"], FAILED, "table messages is in a lake: name it with --lake"),

@@ -38,7 +38,7 @@ def lake(server: ServerProcess, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_says_what_the_lake_has_and_what_it_lacks(
+def test_status_reports_archived_and_missing_data(
     server: ServerProcess, lake: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = [str(lake), "--server", server.url]

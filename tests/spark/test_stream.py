@@ -50,7 +50,7 @@ def query(spark: Any, server: ServerProcess, tmp_path: Path) -> Query:
     return Query(spark, server, tmp_path)
 
 
-def test_available_now_keeps_to_its_limit_and_acks_the_tail(query: Query) -> None:
+def test_available_now_respects_its_limit_and_acks_the_tail(query: Query) -> None:
     publish(query.url, QUEUE, numbered(1000))
     done = query.once(maxOffsetsPerTrigger=400)
     assert [batch["numInputRows"] for batch in done.recentProgress if batch["numInputRows"]] == [400, 400, 200]
@@ -63,7 +63,7 @@ def test_available_now_keeps_to_its_limit_and_acks_the_tail(query: Query) -> Non
     assert group_of(query.url, QUEUE, "lake")["position"] == 1011
 
 
-def test_an_idle_query_acks_its_tail_and_outlives_a_restart_of_the_server(query: Query, server: ServerProcess) -> None:
+def test_idle_query_acks_its_tail_and_survives_a_server_restart(query: Query, server: ServerProcess) -> None:
     call(query.url, "PUT", "/v2/shop/queues/orders/groups/lake")
     publish(query.url, QUEUE, numbered(100))
     running = query.start().start()
@@ -77,7 +77,7 @@ def test_an_idle_query_acks_its_tail_and_outlives_a_restart_of_the_server(query:
     assert query.bodies() == numbered(150)
 
 
-def test_a_query_that_starts_at_latest_misses_nothing_behind_that(query: Query) -> None:
+def test_query_from_latest_misses_nothing_after_its_start(query: Query) -> None:
     publish(query.url, QUEUE, numbered(10))
     running = query.start(startingOffsets="latest", pollWait=2).start()
     try:
@@ -110,7 +110,7 @@ def test_a_second_query_of_the_same_group_ends_the_first(
     assert other.bodies()[-10:] == numbered(10, 20)
 
 
-def test_several_queues_share_a_batch_and_another_joins(query: Query) -> None:
+def test_several_queues_share_a_batch_and_one_is_added(query: Query) -> None:
     make_queue(query.url, "shop/returns")
     publish(query.url, QUEUE, numbered(300))
     publish(query.url, "shop/returns", numbered(100, 300))
@@ -152,7 +152,7 @@ def test_lost_messages_end_a_query_unless_it_may_continue(spark: Any, server: Se
     assert f'"lost": {lost}' in done.lastProgress["sources"][0]["endOffset"].replace('":', '": ').replace("  ", " ")
 
 
-def test_a_queue_made_anew_is_noticed(query: Query) -> None:
+def test_recreated_queue_is_detected(query: Query) -> None:
     publish(query.url, QUEUE, numbered(10))
     query.once()
     call(query.url, "DELETE", "/v2/shop/queues/orders")

@@ -36,7 +36,7 @@ def rows(lake: Path, *columns: str) -> list[dict[str, Any]]:
     return [{name: row[name] for name in columns} for row in table.sort_by("seq").to_pylist()]
 
 
-def test_members_become_columns_and_what_does_not_fit_is_rescued(
+def test_json_members_become_columns_and_mismatches_are_rescued(
     server: ServerProcess, options: dict[str, str], tmp_path: Path
 ) -> None:
     bodies: list[Any] = [
@@ -90,7 +90,7 @@ def test_columns_are_added_later_and_filters_find_old_and_new_rows(
         archive(None, str(tmp_path), options, once=True, columns="id VARCHAR")
 
 
-def test_the_columns_of_a_schema_follow_it(
+def test_columns_follow_a_json_schema(
     server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server needs the extra `schema` to check bodies, so only what it says of the queue is replaced here."""
@@ -112,7 +112,7 @@ def test_the_columns_of_a_schema_follow_it(
     }
 
 
-def test_the_schema_of_a_queue_is_asked_for(server: ServerProcess, options: dict[str, str]) -> None:
+def test_queue_schema_is_fetched(server: ServerProcess, options: dict[str, str]) -> None:
     client = Client(address_of(options["url"], ""))
     try:
         assert typed.of_queues(client, [QUEUE, "shop/none"]) == {}
@@ -121,7 +121,7 @@ def test_the_schema_of_a_queue_is_asked_for(server: ServerProcess, options: dict
         client.close()
 
 
-def test_columns_are_checked_before_anything_is_read() -> None:
+def test_columns_are_validated_before_reading() -> None:
     assert parse("a INT , b text FROM $.x.y[0]") == (
         Column("a", "BIGINT", ("a",)),
         Column("b", "VARCHAR", ("x", "y", 0)),

@@ -52,23 +52,21 @@ def options_of(world: World) -> dict[str, object] | None:
         ("x-dead-letter-exchange:|x-dead-letter-routing-key:dead", "dead_letter", "default/dead"),
     ],
 )
-def test_they_make_the_queue_what_they_say(
-    tmp_path: Path, command: str, header: str, option: str, value: object
-) -> None:
+def test_arguments_set_the_queue_options(tmp_path: Path, command: str, header: str, option: str, value: object) -> None:
     frame = f"{command}|destination:/queue/q|{header}"
     options, said = run(tmp_path, frame, frame)
     assert said == "RECEIPT"
     assert options is not None and options[option] == value
 
 
-def test_a_time_to_live_of_a_subscribe_is_the_queues(tmp_path: Path) -> None:
+def test_ttl_of_a_subscribe_applies_to_the_queue(tmp_path: Path) -> None:
     options, said = run(tmp_path, "SUBSCRIBE|id:1|destination:/queue/q|x-message-ttl:2500")
     assert said == "RECEIPT" and options is not None and options["ttl"] == 2.5
 
 
 @pytest.mark.parametrize("header", ["auto-delete:true", "exclusive:true"])
 @pytest.mark.parametrize("end", ["DISCONNECT", "UNSUBSCRIBE|id:1"])
-def test_a_queue_goes_with_its_last_subscriber(tmp_path: Path, header: str, end: str) -> None:
+def test_queue_is_deleted_with_its_last_subscriber(tmp_path: Path, header: str, end: str) -> None:
     async def main() -> None:
         async with serving(tmp_path, QueueOptions(), Limits()) as world:
             peer = await world.peer()
@@ -92,7 +90,7 @@ def test_a_queue_goes_with_its_last_subscriber(tmp_path: Path, header: str, end:
         ("SEND|destination:/queue/q", "SUBSCRIBE|id:1|destination:/queue/q|x-message-ttl:5", "with no x-message-ttl;"),
     ],
 )
-def test_a_queue_that_is_there_stays_what_it_is(tmp_path: Path, first: str, then: str, said: str) -> None:
+def test_existing_queue_is_not_changed(tmp_path: Path, first: str, then: str, said: str) -> None:
     options, error = run(tmp_path, first, then)
     assert said in error and "over HTTP" in error
     assert options is not None and (options["unused"], options["ttl"]) == (None, 0)
@@ -109,7 +107,7 @@ def test_a_queue_that_is_there_stays_what_it_is(tmp_path: Path, first: str, then
         ("x-dead-letter-routing-key:default/dead", "x-dead-letter-routing-key:other"),
     ],
 )
-def test_what_differs_is_reported_as_the_header_that_would_have_fitted(tmp_path: Path, first: str, then: str) -> None:
+def test_conflicting_argument_is_reported_with_the_matching_header(tmp_path: Path, first: str, then: str) -> None:
     """It was reported as an option and in its units, such as `unused 60.0`: a STOMP client knows neither."""
     error = run(tmp_path, *[f"SEND|destination:/queue/q|{header}" for header in (first, then)])[1]
     assert f"exists with {first.partition('|')[0]};" in error
@@ -120,7 +118,7 @@ def test_an_exclusive_queue_has_one_subscriber(tmp_path: Path) -> None:
     assert "can't be exclusive" in run(tmp_path, frame, frame)[1]
 
 
-def test_an_exclusive_subscriber_keeps_none_away_that_does_not_ask_for_it(tmp_path: Path) -> None:
+def test_exclusive_subscriber_does_not_exclude_non_exclusive_ones(tmp_path: Path) -> None:
     frame = "SUBSCRIBE|id:1|destination:/queue/q"
     assert run(tmp_path, f"{frame}|exclusive:true", frame.replace("id:1", "id:2"))[1] == "RECEIPT"
     assert "can't be exclusive" in run(tmp_path / "other", frame, f"{frame.replace('id:1', 'id:2')}|exclusive:true")[1]
@@ -144,17 +142,17 @@ def test_a_second_subscriber_of_an_exclusive_queue_is_refused_as_exclusive(tmp_p
         ("SEND|destination:/temp-queue/q|x-dead-letter-routing-key:a", "outlive their connection"),
     ],
 )
-def test_what_can_not_be_is_an_error_and_makes_nothing(tmp_path: Path, frame: str, said: str) -> None:
+def test_invalid_argument_is_an_error_and_creates_nothing(tmp_path: Path, frame: str, said: str) -> None:
     options, error = run(tmp_path, frame)
     assert said in error and options is None
 
 
 @pytest.mark.parametrize("destination", ["/topic/q", "/temp-queue/q"])
 @pytest.mark.parametrize("header", ["auto-delete:true", "exclusive:true"])
-def test_what_holds_anyway_passes(tmp_path: Path, destination: str, header: str) -> None:
+def test_redundant_argument_is_accepted(tmp_path: Path, destination: str, header: str) -> None:
     assert run(tmp_path, f"SUBSCRIBE|id:1|destination:{destination}|{header}") == (None, "RECEIPT")
 
 
-def test_a_durable_subscription_has_them_too(tmp_path: Path) -> None:
+def test_arguments_apply_to_durable_subscriptions(tmp_path: Path) -> None:
     options, said = run(tmp_path, "SUBSCRIBE|id:1|destination:/topic/news|durable-subscription-name:q|x-expires:60000")
     assert said == "RECEIPT" and options is not None and options["unused"] == 60

@@ -144,27 +144,27 @@ def test_bad_frames_are_refused(name: str, version: str, data: bytes, rule: str)
         assert parser.feed(good) == [], "what comes after does not"
 
 
-def test_the_receipt_of_a_bad_frame_is_known() -> None:
+def test_receipt_of_an_invalid_frame_is_parsed() -> None:
     parser = parser_of("1.2")
     parser.feed(b"SEND\nreceipt:r1\ncontent-length:99999\n\n")
     assert parser.error is not None
     assert parser.error.receipt == b"r1"
 
 
-def test_after_connect_the_parser_waits_for_the_version() -> None:
+def test_parser_waits_for_the_version_after_connect() -> None:
     parser = parser_of("")
     assert [plain(f)[0] for f in parser.feed(b"CONNECT\nhost:x\n\n\0\nSEND\n" + rb"a:\c" + b"\n\n\0")] == ["CONNECT"]
     parser.version = "1.2"
     assert [plain(f) for f in parser.feed(b"")] == [("SEND", {"a": ":"}, None, b"")]
 
 
-def test_a_body_is_not_read_by_the_rules_of_heads() -> None:
+def test_body_is_not_parsed_as_headers() -> None:
     parser = parser_of("1.2")
     data = b"SEND\na:b\n\n" + b"\n" * 900 + b"\0"
     assert parse(parser, data + data, *bytewise(data)) == [("SEND", {"a": "b"}, None, b"\n" * 900)] * 3
 
 
-def test_many_different_heads_do_not_fill_the_memory() -> None:
+def test_many_different_headers_do_not_fill_memory() -> None:
     parser = parser_of("1.2")
     for n in range(5000):
         assert len(parser.feed(b"SEND\ndestination:a\nn:%d\n\n\0" % n)) == 1
@@ -172,14 +172,14 @@ def test_many_different_heads_do_not_fill_the_memory() -> None:
     assert len(parser._lines) <= 1024
 
 
-def test_many_long_heads_do_not_fill_the_memory() -> None:
+def test_many_long_headers_do_not_fill_memory() -> None:
     parser = parser_of("1.2")
     for n in range(1000):
         assert len(parser.feed(b"SEND\ndestination:a\nlong:%d%b\n\n\0" % (n, b"x" * 900))) == 1
         assert sum(map(len, parser._heads)) <= 256 * 1024
 
 
-def test_the_heads_of_a_client_that_sends_to_a_thousand_queues_in_turn_are_read_once() -> None:
+def test_headers_for_a_thousand_queues_are_parsed_once() -> None:
     parser = parser_of("1.2")
     data = b"".join([b"SEND\ndestination:/queue/a-long-name-of-a-queue.%d\n\n\0" % n for n in range(1000)])
     first = [head for head, _, _ in parser.feed(data)]
@@ -199,7 +199,7 @@ class CountingParser(FrameParser):
 
 
 @pytest.mark.source
-def test_a_large_frame_in_small_pieces_is_not_copied_or_searched_again_for_each() -> None:
+def test_large_frame_in_small_pieces_is_copied_and_searched_once() -> None:
     parser = CountingParser(Limits(body_bytes_max=8_000_000))
     parser.version = "1.2"
     for head in (b"SEND\ncontent-length:4000000\n\n", b"SEND\na:b\n\n"):
@@ -277,7 +277,7 @@ LINES = [
 @pytest.mark.source
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 @given(heads=st.lists(st.lists(st.sampled_from(LINES), max_size=12), min_size=1, max_size=4))
-def test_varied_headers_are_read_as_all_others(version: str, heads: list[list[bytes]]) -> None:
+def test_varied_headers_are_parsed_like_others(version: str, heads: list[list[bytes]]) -> None:
     quick, thorough = parser_of(version), parser_of(version)
     setattr(thorough, "_varied_head", lambda _key: None)  # noqa: B010
     data = b"".join([b"\n".join([b"SEND", *lines, b"", b"hi\0"]) for lines in heads])
@@ -288,7 +288,7 @@ def test_varied_headers_are_read_as_all_others(version: str, heads: list[list[by
 
 
 @given(st.lists(frames(), max_size=6), st.data())
-def test_any_cut_gives_the_same_frames(made: list[tuple[bytes, Parsed]], data: st.DataObject) -> None:
+def test_frames_do_not_depend_on_splitting(made: list[tuple[bytes, Parsed]], data: st.DataObject) -> None:
     wire = b"".join(each for each, _ in made)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=8)))
     chunks = [wire[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
@@ -301,7 +301,7 @@ RUBBISH = [b"SEND\n", b"\n", b"\r\n", b"\0", b"a:b\n", b"\\", b"content-length:2
 
 
 @given(st.lists(st.sampled_from(RUBBISH)), st.integers(1, 9))
-def test_any_cut_of_rubbish_gives_the_same_outcome(parts: list[bytes], step: int) -> None:
+def test_garbage_gives_the_same_outcome_for_any_split(parts: list[bytes], step: int) -> None:
     wire = b"".join(parts)
     whole, cut = parser_of("1.2"), parser_of("1.2")
     frames_whole = parse(whole, wire)

@@ -78,7 +78,7 @@ def test_c13_bad_heart_beats(value: str) -> None:
     assert "heart-beat" in client.error(f"CONNECT|accept-version:1.2|heart-beat:{value}").headers["message"]
 
 
-def test_c14_c15_a_silent_client_is_given_up_after_twice_its_interval_and_a_second() -> None:
+def test_c14_c15_silent_client_is_closed_after_twice_its_interval_and_a_second() -> None:
     client = Client(connect="|heart-beat:1000,0")
     started = client.now_ms
     assert client.session.tick(started + 3000) <= started + 6000
@@ -92,7 +92,7 @@ def test_c14_c15_a_silent_client_is_given_up_after_twice_its_interval_and_a_seco
     assert client.session.closing
 
 
-def test_c16_the_server_beats_when_it_has_nothing_to_say() -> None:
+def test_c16_idle_server_sends_heart_beats() -> None:
     client = Client(connect="|heart-beat:0,1000")
     now = client.now_ms
     outs = []
@@ -137,12 +137,12 @@ def test_c20_tls_is_recognised() -> None:
 
 
 @pytest.mark.parametrize("host", ["/", "example.org", "", "any thing"])
-def test_c06_host_means_nothing(host: str) -> None:
+def test_c06_host_is_ignored(host: str) -> None:
     (connected,) = Client(version=None).send(f"CONNECT|accept-version:1.2|host:{host}")
     assert connected.command == "CONNECTED"
 
 
-def test_c10_nobody_has_to_log_in_and_none_of_it_is_shown() -> None:
+def test_c10_login_is_optional_and_not_echoed() -> None:
     """There is no authentication yet, which is why the server listens on loopback only."""
     client = Client(connect="|login:user|passcode:secret")
     assert b"secret" not in client.connected.raw
@@ -159,7 +159,7 @@ def test_c03_1_0_has_no_heart_beats_even_if_they_are_offered(offer: str) -> None
     assert not client.session.closing
 
 
-def test_who_waits_too_long_for_the_disk_at_the_end_is_not_told_that_all_is_there() -> None:
+def test_slow_disk_at_disconnect_sends_no_receipt() -> None:
     client = Client()
     client.feed(client.frame(send("x", "receipt:1")) + client.frame("DISCONNECT|receipt:2"))
     assert client.session.ending and not client.session.closing
@@ -170,7 +170,7 @@ def test_who_waits_too_long_for_the_disk_at_the_end_is_not_told_that_all_is_ther
     assert client.turn() == []  # what the disk says later: the socket's half is closed
 
 
-def test_what_is_refused_while_a_disconnect_waits_is_reported_instead_of_its_receipt(
+def test_refusal_during_a_disconnect_replaces_its_receipt(
     refuse: Refuse,
 ) -> None:
     client = Client()
@@ -188,7 +188,7 @@ def test_what_is_refused_while_a_disconnect_waits_is_reported_instead_of_its_rec
      "CONNECT|accept-version:1.2|||passcode:s3cret", "CONNECT|passcode:" + "s3cret" * 5000],
 )  # fmt: skip
 @pytest.mark.parametrize("again", [False, True])
-def test_nothing_of_a_connect_is_shown(head: str, again: bool) -> None:
+def test_connect_headers_are_not_echoed(head: str, again: bool) -> None:
     """A line of it that breaks a rule may be the passcode."""
     if again and head.startswith("passcode"):
         pytest.skip("not a CONNECT")

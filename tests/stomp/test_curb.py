@@ -63,14 +63,14 @@ def test_curb01_connected(curb: ServerProcess, command: str) -> None:
         assert peer.connected.headers["server"].startswith("curbstone/")
 
 
-def test_curb02_older_versions_are_spoken_too(curb: ServerProcess) -> None:
+def test_curb02_older_versions_are_supported(curb: ServerProcess) -> None:
     with Raw(curb.stomp, "CONNECT|accept-version:1.1|host:x") as peer:
         assert peer.connected.headers["version"] == "1.1"
     with Raw(curb.stomp, "") as peer:
         assert peer.error("CONNECT|accept-version:3.0|host:x").headers["version"] == "1.0,1.1,1.2"
 
 
-def test_curb03_a_message_goes_round(curb: ServerProcess) -> None:
+def test_curb03_message_round_trips(curb: ServerProcess) -> None:
     with Raw(curb.stomp) as peer:
         peer.confirm("SEND|destination:.||hello", "1")
         peer.send(SUB)
@@ -97,7 +97,7 @@ def test_curb05_user_headers_are_kept(curb: ServerProcess) -> None:
         peer.confirm(ack(message))
 
 
-def test_curb06_a_nack_brings_the_same_message_again(curb: ServerProcess) -> None:
+def test_curb06_nack_redelivers_the_same_message(curb: ServerProcess) -> None:
     with Raw(curb.stomp) as peer:
         peer.confirm("SEND|destination:.||1")
         peer.send(SUB)
@@ -108,7 +108,7 @@ def test_curb06_a_nack_brings_the_same_message_again(curb: ServerProcess) -> Non
         peer.confirm(ack(second))
 
 
-def test_curb07_what_was_acked_is_gone(curb: ServerProcess) -> None:
+def test_curb07_acked_message_is_gone(curb: ServerProcess) -> None:
     with Raw(curb.stomp) as peer:
         peer.confirm("SEND|destination:.||1")
         peer.send(SUB)
@@ -117,7 +117,7 @@ def test_curb07_what_was_acked_is_gone(curb: ServerProcess) -> None:
     assert take(curb, 0) == []
 
 
-def test_curb08_a_cut_connection_returns_its_messages(curb: ServerProcess) -> None:
+def test_curb08_lost_connection_requeues_its_messages(curb: ServerProcess) -> None:
     with Raw(curb.stomp) as peer:
         peer.confirm("SEND|destination:.||1")
         peer.send(SUB)
@@ -168,7 +168,7 @@ def test_curb12_and_20_transactions(curb: ServerProcess) -> None:
     assert take(curb, 2) == [b"1", b"2"]
 
 
-def test_curb13_disconnect_has_a_receipt_and_then_the_end(curb: ServerProcess) -> None:
+def test_curb13_disconnect_sends_a_receipt_and_closes(curb: ServerProcess) -> None:
     with Raw(curb.stomp) as peer:
         peer.send("DISCONNECT|receipt:77")
         assert [frame.headers for frame in peer.rest()] == [{"receipt-id": "77"}]
@@ -201,7 +201,7 @@ def test_curb14_the_cap_holds_and_the_sender_is_notified(tmp_path: Path) -> None
         assert take(server, 1) == [b"again"]
 
 
-def test_curb15_after_a_crash_all_but_the_acked_is_there(tmp_path: Path) -> None:
+def test_curb15_unacked_messages_survive_a_crash(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--single-queue", "curb") as server:
         peer = Raw(server.stomp)
         for n in range(5):
@@ -216,14 +216,14 @@ def test_curb15_after_a_crash_all_but_the_acked_is_there(tmp_path: Path) -> None
         assert take(server, 3) == [b"1", b"3", b"4"]
 
 
-def test_curb16_any_body_returns(curb: ServerProcess) -> None:
+def test_curb16_any_body_round_trips(curb: ServerProcess) -> None:
     body = b"one\ntwo\tthree\0four\r\n\\\xff"
     with Raw(curb.stomp) as peer:
         peer.confirm("SEND|destination:.", body=body)
     assert take(curb, 1) == [body]
 
 
-def test_curb17_each_message_goes_to_one_subscriber(curb: ServerProcess) -> None:
+def test_curb17_each_message_is_delivered_to_one_subscriber(curb: ServerProcess) -> None:
     count = 40
     with Raw(curb.stomp) as one, Raw(curb.stomp) as two, Raw(curb.stomp) as sender:
         for peer in (one, two):
@@ -238,7 +238,7 @@ def test_curb17_each_message_goes_to_one_subscriber(curb: ServerProcess) -> None
     assert sorted(bodies) == list(range(count))
 
 
-def test_curb18_the_count_follows(curb: ServerProcess) -> None:
+def test_curb18_count_follows_the_queue(curb: ServerProcess) -> None:
     with Raw(curb.stomp) as watcher, Raw(curb.stomp) as peer:
         watcher.send("SUBSCRIBE|id:c|destination:./count")
         assert watcher.frame().body == b"0"
@@ -297,7 +297,7 @@ def test_dump_prints_a_line_for_each_message(server: ServerProcess) -> None:
     ]
 
 
-def test_dump_goes_through_all_pages_and_ends_quietly_in_a_closed_pipe(server: ServerProcess) -> None:
+def test_dump_reads_all_pages_and_handles_a_closed_pipe(server: ServerProcess) -> None:
     import subprocess
 
     from tests.kit.server import clean_environment
@@ -322,7 +322,7 @@ def test_dump_goes_through_all_pages_and_ends_quietly_in_a_closed_pipe(server: S
         assert process.wait(60) == 0
 
 
-def test_dump_says_what_is_wrong_in_one_line(server: ServerProcess) -> None:
+def test_dump_reports_errors_in_one_line(server: ServerProcess) -> None:
     for args, code in (["nope"], 4), (["a/b/c"], 2):
         failed, output, errors = dump(server, *args)
         assert (failed, output, errors.count("\n")) == (code, b"", 1), errors

@@ -49,7 +49,7 @@ async def leave(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_came_while_it_was_away_is_delivered_when_it_is_back(tmp_path: Path, way: bytes) -> None:
+def test_messages_published_while_disconnected_are_delivered_on_return(tmp_path: Path, way: bytes) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
         await receipt(peer, SUBSCRIBE % way)
@@ -67,7 +67,7 @@ def test_what_came_while_it_was_away_is_delivered_when_it_is_back(tmp_path: Path
     run(tmp_path, test)
 
 
-def test_it_waits_over_a_restart_of_the_server(tmp_path: Path) -> None:
+def test_durable_subscription_survives_a_restart(tmp_path: Path) -> None:
     async def before(world: World) -> None:
         await receipt(await world.peer(), SUBSCRIBE % b"durable:true\nack:client")
 
@@ -81,7 +81,7 @@ def test_it_waits_over_a_restart_of_the_server(tmp_path: Path) -> None:
     run(tmp_path, after)
 
 
-def test_unsubscribe_leaves_it_there_and_with_durable_deletes_it(tmp_path: Path) -> None:
+def test_unsubscribe_keeps_it_and_with_durable_deletes_it(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
         await receipt(peer, SUBSCRIBE % b"durable:true")
@@ -98,7 +98,7 @@ def test_unsubscribe_leaves_it_there_and_with_durable_deletes_it(tmp_path: Path)
     run(tmp_path, test)
 
 
-def test_several_topics_may_lead_to_one_named_queue(tmp_path: Path) -> None:
+def test_several_topics_can_share_a_named_queue(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
         for number, topic in enumerate([b"a", b"b.*"]):
@@ -112,7 +112,7 @@ def test_several_topics_may_lead_to_one_named_queue(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_the_client_id_keeps_the_names_of_clients_apart() -> None:
+def test_client_id_separates_subscription_names() -> None:
     client = Client(connect="|client-id:alice")
     assert client.receipts("SUBSCRIBE|id:1|destination:/topic/news|durable:true|receipt:r") == ["r"]
     assert client.lab.names() == [queue_name("alice.1")]
@@ -126,14 +126,14 @@ def test_the_client_id_keeps_the_names_of_clients_apart() -> None:
         ("SUBSCRIBE|id:1|destination:/queue/a|x-queue-name:b", "for topics"),
     ],
 )
-def test_what_can_not_be_is_an_error(frame: str, said: str) -> None:
+def test_invalid_durable_subscription_is_an_error(frame: str, said: str) -> None:
     client = Client()
     assert said in client.error(frame).headers["message"]
     assert not client.lab.names()
 
 
 @pytest.mark.parametrize(("connect", "name"), [("|client-id:me", "id:1"), ("", "durable-subscription-name:mine")])
-def test_a_name_stands_for_one_topic(connect: str, name: str) -> None:
+def test_name_is_bound_to_one_topic(connect: str, name: str) -> None:
     client = Client(connect=connect)
     frame = f"SUBSCRIBE|id:1|destination:/topic/%s|durable:true|{name}"
     client.send(frame % "news")
@@ -160,7 +160,7 @@ def test_without_a_client_id_an_id_is_one_subscription_for_each_topic() -> None:
         (("a", "b/c"), ("a", "b.c")),
     ],
 )
-def test_each_id_and_topic_have_a_queue_of_their_own(one: tuple[str, str], two: tuple[str, str]) -> None:
+def test_each_id_and_topic_has_its_own_queue(one: tuple[str, str], two: tuple[str, str]) -> None:
     client = Client()
     for identifier, topic in (one, two):
         frame = f"SUBSCRIBE|id:{identifier}|destination:/topic/{topic}|durable:true|receipt:r"
@@ -168,7 +168,7 @@ def test_each_id_and_topic_have_a_queue_of_their_own(one: tuple[str, str], two: 
     assert len(client.lab.names()) == 2
 
 
-def test_the_queue_that_an_earlier_version_made_is_used_on(tmp_path: Path) -> None:
+def test_queue_of_an_earlier_version_is_still_used(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
         await receipt(peer, SUBSCRIBE % b"x-queue-name:7")
@@ -224,7 +224,7 @@ def test_a_durable_subscription_is_deleted_by_its_name(
         ("UNSUBSCRIBE|id:1", "no subscription [1] found"),
     ],
 )
-def test_what_is_no_durable_subscription_is_not_deleted(frame: str, said: str) -> None:
+def test_non_durable_queue_is_not_deleted(frame: str, said: str) -> None:
     client = Client()
     client.send(send("x"))
     assert said in client.error(frame).headers["message"]
@@ -248,7 +248,7 @@ def test_a_subscriber_by_mask_gets_each_message_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", ["a.*", "#", "a.>"])
-def test_a_mask_is_not_sent_to(topic: str) -> None:
+def test_send_to_a_mask_is_refused(topic: str) -> None:
     client = Client()
     assert "is for SUBSCRIBE" in client.error(send("x", "receipt:r", queue=f"/topic/{topic}")).headers["message"]
 

@@ -44,7 +44,7 @@ def test_confirmed_messages_and_acks_survive_a_restart(tmp_path: Path) -> None:
     run(tmp_path, before, after)
 
 
-def test_a_transaction_over_two_queues_is_one(tmp_path: Path) -> None:
+def test_transaction_over_two_queues_is_atomic(tmp_path: Path) -> None:
     async def before(world: World) -> None:
         peer = await world.peer()
         await peer.send(b"SEND\ndestination:/queue/a\n\nin\0" + SUB)
@@ -63,7 +63,7 @@ def test_a_transaction_over_two_queues_is_one(tmp_path: Path) -> None:
     run(tmp_path, before, after)
 
 
-def test_a_transaction_takes_a_queue_and_a_topic_together(tmp_path: Path) -> None:
+def test_transaction_covers_queue_and_topic(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         reader, peer = await world.peer(), await world.peer()
         await reader.send(b"SUBSCRIBE\nid:0\ndestination:/topic/news\nreceipt:s\n\n\0")
@@ -128,7 +128,7 @@ def test_topics_and_their_queues(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_the_acks_of_a_topic_are_confirmed_although_its_queue_goes(tmp_path: Path) -> None:
+def test_acks_of_a_topic_are_confirmed_although_its_queue_is_deleted(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         for goodbye in (b"UNSUBSCRIBE\nid:0\n\n\0", b""):
             peer = await world.peer()

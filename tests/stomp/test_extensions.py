@@ -18,7 +18,7 @@ def client(wanted: str = "refusals,ids,window,joined", **options: object) -> Cli
     return Client(connect=f"|x-features:{wanted}", **options)  # type: ignore[arg-type]
 
 
-def test_connected_names_what_the_server_has_of_what_was_asked_for() -> None:
+def test_connected_lists_the_supported_requested_features() -> None:
     headers = client("ids, refusals,teleport").connected.headers
     assert headers["x-features"] == "refusals,ids"
     assert headers["x-body-max"] == str(Limits().body_bytes_max)
@@ -46,7 +46,7 @@ def test_a_refused_send_is_answered_and_the_connection_continues(
     assert asking.receipts(send("3", "receipt:three")) == ["three"]
 
 
-def test_a_refused_send_without_a_receipt_ends_the_connection_as_ever_and_names_the_code(
+def test_refused_send_without_a_receipt_ends_the_connection_with_a_code(
     refuse: Refuse,
 ) -> None:
     asking = client("refusals")
@@ -55,7 +55,7 @@ def test_a_refused_send_without_a_receipt_ends_the_connection_as_ever_and_names_
     assert asking.error(send("2", "receipt:two"), send("3")).headers["x-error-code"] == "507"
 
 
-def test_a_stale_ack_and_nack_are_410_and_end_nothing() -> None:
+def test_stale_ack_and_nack_are_410_and_keep_the_connection() -> None:
     asking = client("refusals")
     (message,) = asking.send(send(), SUB)
     ack = f"ACK|id:{message.headers['ack']}"
@@ -66,7 +66,7 @@ def test_a_stale_ack_and_nack_are_410_and_end_nothing() -> None:
     asking.error(ack)
 
 
-def test_what_a_transaction_was_refused_for_is_reported_by_its_commit() -> None:
+def test_commit_reports_why_a_transaction_was_refused() -> None:
     asking = client("refusals")
     (message,) = asking.send(send(), SUB)
     ack = f"ACK|id:{message.headers['ack']}"
@@ -78,7 +78,7 @@ def test_what_a_transaction_was_refused_for_is_reported_by_its_commit() -> None:
     assert asking.receipts(send("out", "receipt:on")) == ["on"]
 
 
-def test_a_transaction_that_the_engine_refuses_ends_nothing() -> None:
+def test_refused_transaction_keeps_the_connection() -> None:
     asking = client("refusals")
     (message,) = asking.send(send("1"), SUB)
     frames = ["BEGIN|transaction:t", f"ACK|id:{message.headers['ack']}|transaction:t"]
@@ -87,7 +87,7 @@ def test_a_transaction_that_the_engine_refuses_ends_nothing() -> None:
     assert (refused.headers["receipt-id"], refused.headers["x-error-code"]) == ("end", "410")
 
 
-def test_a_broken_rule_ends_the_connection_also_where_refusals_are_reported() -> None:
+def test_protocol_violation_ends_the_connection_despite_reported_refusals() -> None:
     client("refusals").error("ACK|receipt:r")
 
 
@@ -112,7 +112,7 @@ def test_a_second_subscribe_changes_the_window() -> None:
         assert not [f for f in asking.send(f"ACK|id:{frame.headers['ack']}") if f.command == "MESSAGE"]
 
 
-def test_a_second_subscribe_names_its_queue_as_the_first_did_also_if_the_user_is_at_home_elsewhere() -> None:
+def test_second_subscribe_matches_the_destination_despite_a_home_project() -> None:
     """A queue without a project was taken for one of the project `default`: the connection ended."""
     asking = client("window", identity=Identity("ann", [EVERYTHING], home="shop"))
     received = asking.send(*[send(str(n)) for n in range(3)], f"{SUB}|prefetch-count:1")
@@ -122,14 +122,14 @@ def test_a_second_subscribe_names_its_queue_as_the_first_did_also_if_the_user_is
     assert parse_queue_name("shop/a") in asking.lab.names()
 
 
-def test_a_second_subscribe_elsewhere_breaks_a_rule() -> None:
+def test_second_subscribe_to_another_queue_is_refused() -> None:
     asking = client("window")
     asking.send(SUB)
     error = asking.error("SUBSCRIBE|id:0|destination:/queue/other|ack:client-individual|prefetch-count:5")
     assert "another destination" in error.headers["message"]
 
 
-def test_errors_name_no_code_to_those_who_did_not_ask(refuse: Refuse) -> None:
+def test_errors_have_no_code_unless_requested(refuse: Refuse) -> None:
     plain = Client()
     plain.send(send("1"))
     refuse("a", BadRequest("no"))

@@ -13,7 +13,7 @@ from curbstone.stomp.limits import Limits
 from tests.stomp.harness import SUB, Client, send
 
 
-def test_f01_escapes_of_1_2_return_as_they_were() -> None:
+def test_f01_escapes_of_1_2_round_trip() -> None:
     client = Client()
     client.send(send("x", r"v:a\cb\nc\rd\\e"))
     (message,) = client.send(SUB)
@@ -30,7 +30,7 @@ def test_f02_f03_undefined_escapes_are_fatal(version: str, header: str) -> None:
     assert header.encode().replace(b"\\", b"\\\\") in error.body, "the offending header is shown"
 
 
-def test_f04_a_backslash_means_itself_in_1_0() -> None:
+def test_f04_backslash_is_literal_in_1_0() -> None:
     client = Client(version="1.0")
     client.send(send("x", r"path:C:\new\temp"))
     frame = client.session
@@ -94,7 +94,7 @@ def test_f16_crlf_in_1_2() -> None:
     assert (first.body, first.headers["k"], second.body) == (b"hi", "v", b"hi")
 
 
-def test_f21_f26_a_body_with_nul_returns_with_the_right_length() -> None:
+def test_f21_f26_body_with_nul_round_trips_with_its_length() -> None:
     client = Client()
     client.feed(b"SEND\ndestination:/queue/a\ncontent-length:5\n\na\0b\0c\0")
     client.feed("SEND\ndestination:/queue/a\n\nü\0".encode())
@@ -103,7 +103,7 @@ def test_f21_f26_a_body_with_nul_returns_with_the_right_length() -> None:
     assert (text.body, text.headers["content-length"]) == ("ü".encode(), "2"), "octets, not characters"
 
 
-def test_f31_a_large_body_is_refused_before_it_comes() -> None:
+def test_f31_large_body_is_refused_before_it_arrives() -> None:
     client = Client(limits=Limits(body_bytes_max=100))
     client.feed(b"SEND\ndestination:/queue/a\nreceipt:big\ncontent-length:101\n\n")
     (error,) = client.turn()
@@ -117,7 +117,7 @@ def test_f31_a_large_body_is_refused_before_it_comes() -> None:
     "name",
     ["message-id", "subscription", "ack", "redelivered", "timestamp", "x-tries", "x-mature"],
 )
-def test_f33_a_user_header_never_overrides_the_servers(name: str) -> None:
+def test_f33_user_header_never_overrides_a_server_header(name: str) -> None:
     client = Client()
     client.send(send("x", f"{name}:forged", "x-dead-queue:forged", "other:kept"))
     (message,) = client.send(SUB)
@@ -125,7 +125,7 @@ def test_f33_a_user_header_never_overrides_the_servers(name: str) -> None:
     assert message.headers["other"] == "kept"
 
 
-def test_f34_a_body_where_none_belongs() -> None:
+def test_f34_unexpected_body() -> None:
     assert "body" in Client().error("SUBSCRIBE|id:0|destination:/queue/a||body").headers["message"]
     assert not Client(version="1.0").send("SUBSCRIBE|id:0|destination:/queue/a||body")
 
@@ -195,7 +195,7 @@ def test_f22_the_body_must_end_where_content_length_says() -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", "abc", "1e3", "+5", " 5", "99999999999999999999", "", "5 ", "0x5", "٣"])
-def test_f23_a_content_length_is_digits(value: str) -> None:
+def test_f23_content_length_must_be_digits(value: str) -> None:
     client = Client()
     assert "content-length" in client.error(f"SEND|destination:/queue/a|content-length:{value}||abc").headers["message"]
     assert not client.lab.names()
@@ -218,7 +218,7 @@ HANDLE = re.compile(rb"(?<=\nack:)[0-9a-f]{12}")
 """What is drawn for each connection."""
 
 
-def test_f27_frames_cut_anywhere_are_the_same_frames() -> None:
+def test_f27_frames_do_not_depend_on_splitting() -> None:
     frames = [send("a" * 50, "k:v", "receipt:1"), "BEGIN|transaction:t", send("b", "transaction:t"),
               "COMMIT|transaction:t|receipt:2", SUB]  # fmt: skip
     stream = b"".join(Client.frame(frame) for frame in frames)
@@ -272,7 +272,7 @@ def test_f32_headers_are_utf8() -> None:
 
 @pytest.mark.parametrize("command", ["send", "FOO", "MESSAGE", "RECEIPT", "ERROR", "CONNECTED"])
 @pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
-def test_f28_f29_f30_the_error_to_a_command_that_is_no_clients_has_the_receipt(command: str, version: str) -> None:
+def test_f28_f29_f30_error_for_an_invalid_command_has_the_receipt(command: str, version: str) -> None:
     """However the frame is cut: the rest of the head is waited for."""
     frame = Client.frame(f"{command}|destination:/queue/a|receipt:r 7|k:v||x")
     for cut in range(len(command) + 1, frame.index(b"\n\n") + 3):
@@ -285,7 +285,7 @@ def test_f28_f29_f30_the_error_to_a_command_that_is_no_clients_has_the_receipt(c
         assert client.session.closing
 
 
-def test_f29_an_unknown_command_without_a_head_is_not_waited_for_without_a_bound() -> None:
+def test_f29_unknown_command_without_headers_is_bounded() -> None:
     client = Client(limits=Limits(header_bytes_max=200))
     client.feed(b"FOO\n" + b"k:v\n" * 60)
     (error,) = client.turn()
@@ -294,13 +294,13 @@ def test_f29_an_unknown_command_without_a_head_is_not_waited_for_without_a_bound
 
 
 @pytest.mark.parametrize(("receipt", "reported"), [(r"a\cb", "a:b"), ("ü", "ü"), (r"a\tb", None), ("", "")])
-def test_the_receipt_of_a_broken_frame_returns_as_it_was(receipt: str, reported: str | None) -> None:
+def test_receipt_of_an_invalid_frame_is_echoed(receipt: str, reported: str | None) -> None:
     error = Client().error(f"SEND|destination:/queue/a|no colon|receipt:{receipt}")
     assert error.headers.get("receipt-id") == reported
 
 
 @pytest.mark.parametrize(("version", "shown"), [("1.0", b". _ : -"), ("1.1", rb". _ \c -"), ("1.2", rb". _ \c -")])
-def test_a_colon_in_the_message_of_an_error_stays_one(version: str, shown: bytes) -> None:
+def test_colon_in_an_error_message_is_unescaped(version: str, shown: bytes) -> None:
     error = Client(version=version).error(send("x", queue="/queue/a b"))
     assert error.headers["message"].endswith("1 to 200 of A-Z a-z 0-9 . _ : -")
     assert shown in error.raw.partition(b"\n\n")[0]

@@ -48,7 +48,7 @@ def test_keuss02_versions_and_a_missing_heart_beat() -> None:
     assert Client().connected.headers["heart-beat"] == "0,0"
 
 
-def test_keuss03_json_goes_through_byte_for_byte() -> None:
+def test_keuss03_json_round_trips() -> None:
     client = Client()
     body = '{"b": [1, 2.50, null],\n "a": "ü"}'
     assert client.receipts(keuss(body, "receipt:r", "content-type:application/json")) == ["r"]
@@ -62,7 +62,7 @@ def test_keuss03_json_goes_through_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize("body", ["", "0", "false", "null", '""'])
-def test_keuss03_bodies_that_were_poison_there_are_messages_here(body: str) -> None:
+def test_keuss03_bodies_invalid_in_keuss_are_messages(body: str) -> None:
     client = Client()
     client.send(keuss(body, "content-type:application/json"))
     (message,) = client.send(SUB)
@@ -71,7 +71,7 @@ def test_keuss03_bodies_that_were_poison_there_are_messages_here(body: str) -> N
 
 
 @pytest.mark.parametrize("destination", ["/q/a", "/q/a/b/c", "/q/", "/a/b"])
-def test_keuss04_a_destination_that_does_not_match(destination: str) -> None:
+def test_keuss04_destination_without_match(destination: str) -> None:
     client = Client()
     error = client.error(keuss("x", "receipt:r", queue=destination))
     assert error.headers["receipt-id"] == "r"
@@ -201,7 +201,7 @@ def test_keuss12_parallel_consumers_get_each_message_once(server: ServerProcess)
         assert sorted(bodies) == list(range(count))
 
 
-def test_keuss13_a_disconnect_gives_back_at_once(server: ServerProcess) -> None:
+def test_keuss13_disconnect_requeues_immediately(server: ServerProcess) -> None:
     with Raw(server.stomp) as peer:
         peer.confirm(keuss("1"))
         peer.confirm(keuss("2"))

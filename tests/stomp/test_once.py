@@ -19,7 +19,7 @@ def bodies(server: ServerProcess, count: int) -> list[bytes]:
     return messages
 
 
-def test_a_repeated_send_is_stored_once_in_its_place_also_after_a_crash(server: ServerProcess) -> None:
+def test_repeated_send_is_stored_once_in_order_also_after_a_crash(server: ServerProcess) -> None:
     with Raw(server.stomp, f"{CONNECTED}|x-features:ids") as peer:
         frames = [send("1", "receipt:r1"), send("2", "receipt:r2|idempotency-key:k-2"), send("3", "receipt:r3")]
         peer.send(*frames)
@@ -36,7 +36,7 @@ def test_a_repeated_send_is_stored_once_in_its_place_also_after_a_crash(server: 
     assert bodies(server, 3) == [b"1", b"2", b"3"]
 
 
-def test_the_key_is_that_of_http_and_does_not_travel(server: ServerProcess) -> None:
+def test_key_is_shared_with_http_and_not_delivered(server: ServerProcess) -> None:
     url = f"{server.url}/v2/default/queues/a"
     httpx.put(url)
     httpx.post(f"{url}/messages", content=b"1", headers={"Idempotency-Key": "k"}).raise_for_status()
@@ -62,6 +62,6 @@ def test_other_content_under_a_key_is_refused(server: ServerProcess) -> None:
      send("1", "idempotency-key:k", queue="/temp-queue/t"), send("1", "idempotency-key:" + "k" * 256),
      send("1", "idempotency-key:k|transaction:t")],
 )  # fmt: skip
-def test_a_key_that_could_not_hold_is_an_error(server: ServerProcess, frame: str) -> None:
+def test_key_on_an_unsupported_destination_is_an_error(server: ServerProcess, frame: str) -> None:
     with Raw(server.stomp) as peer:
         assert "idempotency" in peer.error("BEGIN|transaction:t", frame).headers["message"]

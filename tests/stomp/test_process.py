@@ -30,7 +30,7 @@ def test_every_line_of_the_lists_has_a_test() -> None:
     assert not sorted(wanted - names)
 
 
-def test_a08_an_ack_that_a_crash_swallowed_brings_the_message_again(tmp_path: Path) -> None:
+def test_a08_ack_lost_in_a_crash_redelivers_the_message(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         with Raw(server.stomp) as peer:
             peer.confirm(send("1"))

@@ -76,11 +76,11 @@ def queue(lab: Lab, name: str = "q") -> LocalQueue:
     return lab.queue(name)
 
 
-def test_connected_says_that_the_server_knows_numbers() -> None:
+def test_connected_announces_producer_sequences() -> None:
     assert Peer(Lab()).connected.headers["x-features"] == MORE
 
 
-def test_what_is_sent_again_over_another_connection_is_confirmed_and_not_stored_again() -> None:
+def test_resend_over_another_connection_is_confirmed_and_not_stored_again() -> None:
     lab = Lab()
     assert reported(Peer(lab).send(number(1), number(2))) == ["1.1 stored", "1.2 stored"]
     again = Peer(lab).send(number(1), number(2), number(3))
@@ -89,7 +89,7 @@ def test_what_is_sent_again_over_another_connection_is_confirmed_and_not_stored_
     assert bodies(lab) == ["1", "2", "3"]
 
 
-def test_what_waited_in_the_socket_of_a_lost_connection_is_no_second_message() -> None:
+def test_messages_in_a_lost_connection_are_not_duplicated() -> None:
     """It is read behind what the client sends again."""
     lab = Lab()
     authenticator = OpenAuthenticator(lab.broker, lab.host)
@@ -101,7 +101,7 @@ def test_what_waited_in_the_socket_of_a_lost_connection_is_no_second_message() -
     assert bodies(lab) == ["1", "2"]
 
 
-def test_numbers_of_an_application_may_have_gaps() -> None:
+def test_application_numbers_can_have_gaps() -> None:
     lab = Lab()
     sent = [number(1, "x-seq:1041", "x-after:0"), number(2, "x-seq:1050", "x-after:1041"), number(3, "x-seq:1052")]
     assert reported(Peer(lab).send(*sent)) == ["1.1 stored", "1.2 stored", "1.3 409 1051"]
@@ -109,7 +109,7 @@ def test_numbers_of_an_application_may_have_gaps() -> None:
     assert bodies(lab) == ["1", "2", "4"]
 
 
-def test_nothing_overtakes_a_message_that_is_refused() -> None:
+def test_refused_message_is_not_overtaken() -> None:
     lab = Lab(max_message_size=2048)
     peer = Peer(lab)
     sent = peer.send(number(1), number(2, body=3 * KB), number(3), number(4))
@@ -118,7 +118,7 @@ def test_nothing_overtakes_a_message_that_is_refused() -> None:
     assert bodies(lab) == ["1", "3", "4"]
 
 
-def test_nothing_overtakes_the_first_message_of_a_producer_either() -> None:
+def test_refused_first_message_is_not_overtaken() -> None:
     lab = Lab(max_message_size=2048)
     peer = Peer(lab)
     assert reported(peer.send(number(1, body=3 * KB), number(2), number(3))) == ["1.1 413", "1.2 409 1", "1.3 409 1"]
@@ -126,7 +126,7 @@ def test_nothing_overtakes_the_first_message_of_a_producer_either() -> None:
     assert bodies(lab) == ["2", "3"]
 
 
-def test_each_queue_and_producer_has_numbers_of_its_own_and_one_connection_may_mix_them_with_none() -> None:
+def test_numbers_are_per_queue_and_producer_and_optional() -> None:
     lab = Lab()
     plain = "SEND\ndestination:/queue/q\nreceipt:p\n\nplain"
     sent = Peer(lab).send(number(1), plain, number(1, producer="other", body="o"), number(2), number(1, queue="r"))
@@ -134,7 +134,7 @@ def test_each_queue_and_producer_has_numbers_of_its_own_and_one_connection_may_m
     assert bodies(lab) == ["1", "plai", "o", "2"]
 
 
-def test_the_headers_of_numbers_are_not_stored_and_without_the_feature_they_are_headers_like_any_other() -> None:
+def test_number_headers_are_plain_headers_without_the_feature() -> None:
     lab = Lab()
     Peer(lab).send(number(1, "x-seq:7", "x-after:0"))
     Peer(lab, features="ids").send(number(1))
@@ -159,7 +159,7 @@ def test_a_later_connection_of_a_producer_ends_the_earlier_one() -> None:
     assert reported(Peer(lab, authenticator).send(number(3))) == ["1.3 stored"]
 
 
-def test_who_may_not_send_to_a_queue_takes_no_place_of_a_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unauthorized_sender_uses_no_producer_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places were taken before rights were looked at, so anybody could fill the memory with names."""
     lab = Lab()
     authenticator = OpenAuthenticator(lab.broker, lab.host)
@@ -175,7 +175,7 @@ def test_who_may_not_send_to_a_queue_takes_no_place_of_a_producer(monkeypatch: p
     assert earlier.session.ending
 
 
-def test_so_many_producers_publish_over_one_connection_and_no_more() -> None:
+def test_producers_of_a_connection_are_limited() -> None:
     lab = Lab()
     authenticator = OpenAuthenticator(lab.broker, lab.host)
     peer = Peer(lab, authenticator, limits=Limits(producers_max=3))
@@ -187,7 +187,7 @@ def test_so_many_producers_publish_over_one_connection_and_no_more() -> None:
     assert not authenticator.registries.producing
 
 
-def test_what_can_not_be_numbered_is_reported() -> None:
+def test_unsupported_numbering_is_reported() -> None:
     wrong = {
         "SEND\ndestination:/queue/q\nx-producer:p\nreceipt:seven\n\nx": "after the last dot",
         "SEND\ndestination:/queue/q\nx-producer:p\n\nx": "after the last dot",

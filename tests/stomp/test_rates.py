@@ -72,7 +72,7 @@ def run(rng: Random, sent: list[str], rate: Rate | None) -> tuple[list[str], lis
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_nothing_is_lost_doubled_or_out_of_order(seed: int) -> None:
+def test_random_rates_lose_duplicate_and_reorder_nothing(seed: int) -> None:
     sent = frames(Random(seed))
     receipts, bodies, held_back = run(Random(seed), sent, Rate(4, 700))
     assert (receipts, bodies) == run(Random(seed), sent, None)[:2], f"seed {seed}"

@@ -89,7 +89,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize(("connect", "data", "rule"), FLOODS.values(), ids=FLOODS)
-def test_a_flood_is_refused_with_an_error_and_forgotten(world: World, connect: str, data: bytes, rule: str) -> None:
+def test_flood_is_refused_with_an_error_and_freed(world: World, connect: str, data: bytes, rule: str) -> None:
     with ExitStack() as stack:
         for peer in world.peers(stack, connect, PEERS // 4):
             (error,) = read_frames(answer(peer, data))
@@ -104,7 +104,7 @@ def test_a_flood_is_refused_with_an_error_and_forgotten(world: World, connect: s
      (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(32, 90)), b""), (b"\0" * 100_000, b"ERROR\n"),
      (b"SSH-2.0-OpenSSH_9\r\n", b"ERROR\n"), (b"*1\r\n$4\r\nPING\r\n", b"ERROR\n")],
 )  # fmt: skip
-def test_other_protocols_at_the_port_get_a_short_answer(world: World, greeting: bytes, said: bytes) -> None:
+def test_other_protocols_get_a_short_answer(world: World, greeting: bytes, said: bytes) -> None:
     with ExitStack() as stack:
         for peer in world.peers(stack):
             got = answer(peer, greeting)
@@ -114,7 +114,7 @@ def test_other_protocols_at_the_port_get_a_short_answer(world: World, greeting: 
     world.check()
 
 
-def test_peers_that_trickle_wait_and_vanish_cost_little(world: World) -> None:
+def test_trickling_waiting_and_vanished_peers_cost_little(world: World) -> None:
     """Their deadlines are tested with a clock in test_server.py; here they are all there at once."""
     with ExitStack() as stack:
         silent = world.peers(stack)
@@ -155,7 +155,7 @@ def test_slow_consumers_are_bounded_by_their_sockets_and_others_get_all(world: W
      (["BEGIN|transaction:t"] + ["SEND|destination:/queue/a|transaction:t||x"] * 10_001, "frames together"),
      ([f"SUBSCRIBE|id:{n}|destination:/queue/a" for n in range(1001)], "subscriptions")],
 )  # fmt: skip
-def test_what_a_connection_may_open_is_limited(world: World, frames: list[str], rule: str) -> None:
+def test_resources_of_a_connection_are_limited(world: World, frames: list[str], rule: str) -> None:
     with Raw(world.server.stomp) as peer:
         peer.send(b"".join(encode(frame) for frame in frames))
         assert rule in peer.rest()[-1].headers["message"]
@@ -180,7 +180,7 @@ def test_a_client_that_never_reads_its_receipts_is_not_read_any_more(world: Worl
         world.check(growth_max=64 * 1024 * 1024)
 
 
-def test_half_a_websocket_is_no_burden_either(world: World) -> None:
+def test_incomplete_websocket_costs_little(world: World) -> None:
     """The same session over /stomp: a connection that is cut after its handshake, or never speaks."""
     lines = [
         "GET /stomp HTTP/1.1",

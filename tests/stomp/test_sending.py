@@ -75,7 +75,7 @@ def test_m07_what_was_sent_before_the_socket_closed_is_stored() -> None:
     assert client.lab.bodies("a") == [b"1", b"2"]
 
 
-def test_m08_after_disconnect_nothing_counts() -> None:
+def test_m08_frames_after_disconnect_are_ignored() -> None:
     client = Client()
     received = client.send(send("1", "receipt:1"), "DISCONNECT|receipt:d", send("2"))
     assert [frame.headers["receipt-id"] for frame in received] == ["1", "d"], "its receipt is the last"
@@ -93,7 +93,7 @@ def test_m09_disconnect_returns_deliveries_and_aborts_transactions() -> None:
     assert client.lab.bodies("a") == [b"1"]
 
 
-def test_frames_before_a_bad_one_still_count_and_get_their_receipts() -> None:
+def test_frames_before_an_invalid_one_take_effect_and_get_receipts() -> None:
     client = Client()
     received = client.send(send("1", "receipt:1"), "BOGUS", send("2"))
     assert [frame.command for frame in received] == ["RECEIPT", "ERROR"]
@@ -102,7 +102,7 @@ def test_frames_before_a_bad_one_still_count_and_get_their_receipts() -> None:
 
 @pytest.mark.source
 @pytest.mark.parametrize("name", ["x-key", "JMSXGroupID", "correlation-id", "traceparent"])
-def test_a_head_that_differs_in_each_message_is_planned_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_varying_header_is_planned_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planned: list[Head] = []
     plan = Publisher._plan
 
@@ -120,7 +120,7 @@ def test_a_head_that_differs_in_each_message_is_planned_once(name: str, monkeypa
         assert {key: message.headers[key] for key in keys} == dict.fromkeys(keys, f"v-{n}")
 
 
-def test_varied_headers_keep_the_rules_of_the_rest_of_the_head() -> None:
+def test_varied_headers_keep_the_rules_of_other_headers() -> None:
     client = Client()
     assert "256 bytes at most" in client.error(send("x", "x-key:" + "k" * 257)).headers["message"]
     client = Client()
@@ -140,7 +140,7 @@ def test_a_higher_priority_is_delivered_first() -> None:
     assert [message.headers.get("priority") for message in messages] == ["9", "12", "5", None, "4", "0"]
 
 
-def test_a_priority_counts_in_a_transaction_too() -> None:
+def test_priority_applies_in_a_transaction() -> None:
     client = Client()
     client.send("BEGIN|transaction:t", send("4", "transaction:t"), send("9", "transaction:t", "priority:9"))
     client.send("COMMIT|transaction:t")
@@ -148,14 +148,14 @@ def test_a_priority_counts_in_a_transaction_too() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "high", "-1", "256", "4.0"])
-def test_a_bad_priority_is_an_error_with_the_rule(value: str) -> None:
+def test_invalid_priority_is_an_error_with_the_rule(value: str) -> None:
     error = Client().error(send("x", f"priority:{value}", "receipt:r"))
     assert error.headers["receipt-id"] == "r"
     assert "bad priority: it is a whole number from 0 to 9; up to 255 counts as 9" in error.body.decode()
 
 
 @pytest.mark.parametrize("until", ["", "x-unique-until:delivered"])
-def test_a_send_is_left_out_while_another_message_has_its_unique_name(until: str) -> None:
+def test_duplicate_unique_name_is_skipped(until: str) -> None:
     client = Client()
     more = [until] * bool(until)
     frames = [send(text, f"x-unique:{name}", f"receipt:{text}", *more) for text, name in zip("123", "aba", strict=True)]
@@ -171,13 +171,13 @@ def test_a_send_is_left_out_while_another_message_has_its_unique_name(until: str
     assert ("x-duplicate" in again[0].headers) is not bool(until)
 
 
-def test_the_receipt_of_a_send_that_was_left_out_has_the_id_of_the_message_with_its_name() -> None:
+def test_receipt_of_a_skipped_send_has_the_id_of_the_existing_message() -> None:
     client = Client(connect="|x-features:ids")
     one, two = client.send(send("1", "x-unique:a", "receipt:1"), send("2", "x-unique:a", "receipt:2"))
     assert two.headers == {"receipt-id": "2", "x-msg-id": one.headers["x-msg-id"], "x-duplicate": "true"}
 
 
-def test_sends_that_differ_in_their_unique_names_alone_share_a_plan_and_those_without_one_are_not_unique() -> None:
+def test_sends_differing_only_in_unique_names_share_a_plan() -> None:
     client = Client()
     frames = [
         send(text, "x-key:k", *more)
@@ -198,7 +198,7 @@ def test_a_bad_unique_name_is_an_error_with_the_rule(lines: list[str]) -> None:
     assert "bad name: x-unique" in error.body.decode()
 
 
-def test_a_transaction_leaves_out_what_has_the_unique_name_of_another() -> None:
+def test_transaction_skips_duplicate_unique_names() -> None:
     client = Client()
     client.send(send("1", "x-unique:a"))
     client.send(
@@ -208,7 +208,7 @@ def test_a_transaction_leaves_out_what_has_the_unique_name_of_another() -> None:
     assert [message.body for message in client.send(SUB)] == [b"1", b"3"]
 
 
-def test_a_send_replaces_the_message_of_its_name_that_waits() -> None:
+def test_waiting_message_with_the_same_name_is_replaced() -> None:
     client = Client()
     client.send(
         *[send(text, f"x-replace:{name}", "x-replace-max:5000") for text, name in zip("1234", "abab", strict=True)]
@@ -246,7 +246,7 @@ def test_the_messages_of_a_batch_are_counted_and_its_report_is_a_message() -> No
         (["x-batch:a", "x-ks-groups:g"], "can't name groups"),
     ],
 )
-def test_a_batch_that_no_message_can_be_of_is_an_error_with_the_rule(lines: list[str], text: str) -> None:
+def test_invalid_batch_is_an_error_with_the_rule(lines: list[str], text: str) -> None:
     error = Client().error(send("x", *lines, "receipt:r"))
     assert error.headers["receipt-id"] == "r"
     assert text in error.body.decode()

@@ -18,7 +18,7 @@ from tests.stomp.client import CONNECT, exercise
 from tests.stomp.serving import World, run, serving
 
 
-def test_a_message_goes_round(tmp_path: Path) -> None:
+def test_message_round_trips(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
         await peer.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:client\n\n\0")
@@ -72,7 +72,7 @@ def test_m07_send_and_close_at_once(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_a_client_may_close_its_half_and_still_get_its_receipts(tmp_path: Path) -> None:
+def test_half_closed_client_gets_its_receipts(tmp_path: Path) -> None:
     """As in `printf ... | nc host 61613`."""
 
     async def test(world: World) -> None:
@@ -84,7 +84,7 @@ def test_a_client_may_close_its_half_and_still_get_its_receipts(tmp_path: Path) 
     run(tmp_path, test)
 
 
-def test_a_client_that_does_not_read_is_not_sent_to(tmp_path: Path) -> None:
+def test_client_that_does_not_read_gets_no_deliveries(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         lazy = await world.peer()
         await lazy.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:auto\n\n\0")
@@ -150,7 +150,7 @@ def test_c18_a_client_that_does_not_connect_is_closed(tmp_path: Path) -> None:
     run(tmp_path, test, limits=Limits(connect_ms=1000))
 
 
-def test_a_frame_that_trickles_in_is_given_up(tmp_path: Path) -> None:
+def test_frame_that_trickles_in_times_out(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
         await peer.send(b"SEND\ndestination:/queue/a\n")
@@ -203,7 +203,7 @@ def test_stopping_tells_the_clients(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_reset_connection_returns_its_deliveries(tmp_path: Path) -> None:
+def test_reset_connection_requeues_its_deliveries(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         rude = await world.peer()
         await rude.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:client\n\n\0SEND\ndestination:/queue/a\n\n1\0")

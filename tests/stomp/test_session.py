@@ -50,7 +50,7 @@ def test_a_refused_publish_ends_the_connection_and_names_the_first_receipt(
     assert b"at its cap" in error.body
 
 
-def test_a_held_session_delivers_nothing() -> None:
+def test_held_session_delivers_nothing() -> None:
     client = Client()
     client.send(SUB, "SUBSCRIBE|id:c|destination:/queue/a/count")
     client.session.hold()
@@ -59,7 +59,7 @@ def test_a_held_session_delivers_nothing() -> None:
     assert sorted(frame.body for frame in client.turn()) == [b"1", b"1"], "the message and the count"
 
 
-def test_congestion_comes_and_goes() -> None:
+def test_congestion_pauses_and_resumes_reading() -> None:
     for limits in (Limits(unconfirmed_max=10), Limits(unconfirmed_bytes_max=10)):
         client = Client(limits=limits)
         client.feed(Client.frame(send()) * 11)
@@ -83,7 +83,7 @@ def test_large_headers_count_for_congestion_as_bodies_do(header: str) -> None:
     assert "bytes together" in Client(limits=limits).error("BEGIN|transaction:t", *many).headers["message"]
 
 
-def test_a_heavy_reader_of_plans_does_not_mix_up_heads() -> None:
+def test_concurrent_plans_do_not_mix_headers() -> None:
     client = Client()
     for n in range(2000):
         client.feed(Client.frame(send(str(n), f"n:{n}", "x-delta-t:0" if n % 2 else "k:v")))
@@ -93,7 +93,7 @@ def test_a_heavy_reader_of_plans_does_not_mix_up_heads() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_headers_cross_the_versions(version: str) -> None:
+def test_headers_round_trip_across_versions(version: str) -> None:
     """What 1.2 can say and the reader's version can't must not become another header there."""
     client = Client()
     client.send(send("x", r"evil:a\nack\cforged", r"na\nme\c:v", r"cr:a\rb", "plain:12:30"))
@@ -125,7 +125,7 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from([*PIECES, *PIECES, "turn", "junk"]), max_size=25), st.booleans(), st.binary(max_size=9))
-def test_whatever_comes_the_session_stands(pieces: list[str], connect: bool, junk: bytes) -> None:
+def test_session_survives_any_frames(pieces: list[str], connect: bool, junk: bytes) -> None:
     client = Client(version="1.2" if connect else None)
     for piece in pieces:
         if piece == "turn":

@@ -141,7 +141,7 @@ def test_curb_one_queue_for_every_destination() -> None:
 
 
 @pytest.mark.parametrize("text", ["/queue/a/count", "a/count", "./a/count", "/queue/default/a/count"])
-def test_a_count_is_sent_at_once_and_on_change(text: str) -> None:
+def test_count_is_sent_immediately_and_on_change(text: str) -> None:
     client = Client()
     client.send(send("1"), send("2"))
     (first,) = client.send(f"SUBSCRIBE|id:c|destination:{text}")
@@ -195,7 +195,7 @@ def test_keuss_headers_are_kept() -> None:
     assert (message.headers["x-ks-hdr-foo"], message.headers["x-msg-x-k"]) == ("bar", "v")
 
 
-def test_a_subscription_to_a_topic_gets_what_passes_its_selector() -> None:
+def test_topic_subscription_gets_messages_matching_its_selector() -> None:
     client = Client()
     client.send("SUBSCRIBE|id:0|destination:/topic/news|selector:kind = 'hot' AND size > 9")
     client.send("SUBSCRIBE|id:1|destination:/topic/news")
@@ -207,7 +207,7 @@ def test_a_subscription_to_a_topic_gets_what_passes_its_selector() -> None:
     assert [body for subscription, body in found if subscription == "1"] == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_bad_selector_is_an_error_with_its_place_and_makes_nothing() -> None:
+def test_invalid_selector_is_an_error_with_position_and_creates_nothing() -> None:
     client = Client()
     error = client.error("SUBSCRIBE|id:0|destination:/topic/news|selector:kind is hot|receipt:r")
     assert error.headers["message"] == "bad filter at character 9: expected NULL, found 'hot'"
@@ -247,7 +247,7 @@ def test_a_temporary_queue_takes_the_reply() -> None:
     assert not server.session.ending
 
 
-def test_a_connection_has_so_many_private_queues_however_they_come() -> None:
+def test_private_queues_of_a_connection_are_limited() -> None:
     """Each SEND to another name made one more, so one connection could make any number of them."""
     lab = Lab()
     client = Client(lab, limits=Limits(private_max=3))
@@ -262,7 +262,7 @@ def test_a_connection_has_so_many_private_queues_however_they_come() -> None:
     assert not lab.names()
 
 
-def test_a_reply_comes_also_to_who_only_named_a_temporary_queue() -> None:
+def test_reply_reaches_a_client_that_only_named_a_temporary_queue() -> None:
     """RabbitMQ's way: the answer was dropped behind a RECEIPT."""
     lab = Lab()
     asker, server = Client(lab, name="s1"), Client(lab, name="s2")
@@ -285,11 +285,11 @@ def test_a_reply_comes_also_to_who_only_named_a_temporary_queue() -> None:
 
 
 @pytest.mark.parametrize("named", ["/temp-queue/", "/temp-queue/a/b", "/temp-queue/a b"])
-def test_a_temporary_queue_that_can_not_be_is_reported(named: str) -> None:
+def test_invalid_temporary_queue_is_reported(named: str) -> None:
     assert "queue name" in Client().error(send("?", f"reply-to:{named}")).headers["message"]
 
 
-def test_subscriptions_that_a_reply_to_made_count_as_well() -> None:
+def test_subscriptions_created_by_reply_to_count() -> None:
     client = Client(limits=Limits(subscriptions_max=2))
     client.send(send("?", "reply-to:/temp-queue/1"), send("?", "reply-to:/temp-queue/2"))
     error = client.error(send("?", "reply-to:/temp-queue/3", "receipt:r"))

@@ -56,7 +56,7 @@ def test_a_stuck_subscriber_of_a_topic_is_closed_and_the_publishers_continue(tmp
     run(tmp_path, test)
 
 
-def test_it_is_reported_why(tmp_path: Path) -> None:
+def test_reason_for_closing_a_slow_subscriber_is_reported(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         stuck = await subscribed(world, b"client")
         publisher = await world.peer()
@@ -84,7 +84,7 @@ def test_a_burst_that_fills_the_private_queue_at_once_does_not_fail_its_publishe
     run(tmp_path, test)
 
 
-def test_a_stuck_reader_of_replies_does_not_end_the_one_who_answers(tmp_path: Path) -> None:
+def test_stuck_requester_does_not_close_the_responder(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         asker = await subscribed(world, b"client", b"/temp-queue/r")
         (name,) = [queue.name for queue in world.broker.private_queues()]
@@ -121,7 +121,7 @@ def test_a_subscriber_with_room_is_never_too_slow(tmp_path: Path) -> None:
     [(QueueFull("full"), False, False), (NoSuchQueue("gone"), False, False), (QueueFull("full"), True, True),
      (Unavailable("no disk"), False, True)],
 )  # fmt: skip
-def test_what_a_private_queue_has_no_room_for_is_harmless(
+def test_message_without_room_in_a_private_queue_is_harmless(
     refuse: Refuse, error: CurbstoneError, durable: bool, fails: bool
 ) -> None:
     lab = Lab()
@@ -135,7 +135,7 @@ def test_what_a_private_queue_has_no_room_for_is_harmless(
     assert (answer.command, answer.headers["receipt-id"]) == ("ERROR" if fails else "RECEIPT", "r")
 
 
-def test_a_subscriber_never_misses_a_message_in_silence(refuse: Refuse) -> None:
+def test_subscriber_never_misses_a_message_silently(refuse: Refuse) -> None:
     lab = Lab()
     reader, writer = Client(lab, name="s1"), Client(lab, name="s2")
     reader.send("SUBSCRIBE|id:0|destination:/topic/news")
@@ -145,7 +145,7 @@ def test_a_subscriber_never_misses_a_message_in_silence(refuse: Refuse) -> None:
     assert reported.command == "ERROR" and "too slow" in reported.headers["message"]
 
 
-def test_a_reply_in_a_transaction_reaches_who_asked_and_needs_nobody(
+def test_transactional_reply_reaches_the_requester_or_nobody(
     refuse: Refuse,
 ) -> None:
     """The one who asked may be gone, or take nothing: that is no reason not to commit."""
@@ -169,7 +169,7 @@ def test_a_reply_in_a_transaction_reaches_who_asked_and_needs_nobody(
         assert bool(lab.broker.private_queues()) == (state == "there")
 
 
-def test_large_messages_pass_a_topic_and_close_nobody(tmp_path: Path) -> None:
+def test_large_messages_pass_a_topic_without_closing_subscribers(tmp_path: Path) -> None:
     """Private queues held 64 MiB whatever a message could have: larger ones were lost behind a RECEIPT."""
     largest = 3_000_000
     body = b"x" * largest
@@ -195,7 +195,7 @@ def test_large_messages_pass_a_topic_and_close_nobody(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_its_own_temporary_queue_is_made_by_a_send_too(tmp_path: Path) -> None:
+def test_send_creates_the_own_temporary_queue(tmp_path: Path) -> None:
     """In either case with the cap of a private queue, and gone with its client."""
 
     async def test(world: World) -> None:
@@ -212,7 +212,7 @@ def test_its_own_temporary_queue_is_made_by_a_send_too(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_the_mark_that_the_gateway_keeps_in_a_block_is_not_a_header() -> None:
+def test_internal_marker_is_not_delivered_as_a_header() -> None:
     """It says how the bytes of HTTP headers were read; a STOMP client must neither see it nor set it."""
     from curbstone.core.message import Message
 

@@ -20,13 +20,13 @@ class Watched:
         return now_ms + 100
 
 
-def test_it_looks_when_it_was_asked_to() -> None:
+def test_tick_timer_fires_when_requested() -> None:
     watched = Watched()
     watched.host.pass_time(250)
     assert watched.looks == [0, 100, 200]
 
 
-def test_a_timer_that_comes_late_waits_once_before_it_judges() -> None:
+def test_late_timer_waits_once_before_acting() -> None:
     watched = Watched()
     watched.host.jump(5_000)  # the process was stopped
     watched.host.pass_time(0)
@@ -35,7 +35,7 @@ def test_a_timer_that_comes_late_waits_once_before_it_judges() -> None:
     assert watched.looks == [0, 5_000 + AGAIN_MS]
 
 
-def test_it_judges_at_last_also_where_it_is_always_late() -> None:
+def test_always_late_timer_acts_eventually() -> None:
     watched = Watched()
     for _ in range(4):
         watched.host.jump(1_000)
@@ -43,7 +43,7 @@ def test_it_judges_at_last_also_where_it_is_always_late() -> None:
     assert len(watched.looks) == 3
 
 
-def test_nothing_is_looked_at_behind_the_end() -> None:
+def test_closed_timer_does_not_fire() -> None:
     watched = Watched()
     watched.pulse.stop()
     watched.pulse.check()

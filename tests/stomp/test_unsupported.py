@@ -57,7 +57,7 @@ def cases() -> list[tuple[Header, str, str]]:
 
 
 @pytest.mark.parametrize(("header", "command", "place"), cases())
-def test_a_header_that_would_fail_in_silence_is_an_error(header: Header, command: str, place: str) -> None:
+def test_unsupported_header_is_an_error(header: Header, command: str, place: str) -> None:
     client = Client()
     value = "42" if header.value == "…" else header.value.capitalize()
     error = client.error(frame(command, place, f"{header.name}:{value}|receipt:r"))
@@ -68,12 +68,12 @@ def test_a_header_that_would_fail_in_silence_is_an_error(header: Header, command
 
 
 @pytest.mark.parametrize(("header", "command", "place"), [case for case in cases() if case[0].value == "true"])
-def test_its_opposite_passes(header: Header, command: str, place: str) -> None:
+def test_unsupported_header_with_the_opposite_value_is_accepted(header: Header, command: str, place: str) -> None:
     assert not Client().send(frame(command, place, f"{header.name}:false"))
 
 
 @pytest.mark.parametrize("header", [header for header in UNSUPPORTED if header.where not in (ANY, NO_TOPIC)])
-def test_where_it_says_what_holds_anyway_it_passes(header: Header) -> None:
+def test_header_stating_the_default_is_accepted(header: Header) -> None:
     for where, place in PLACES.items():
         if where != header.where:
             for command in header.commands:
@@ -83,13 +83,13 @@ def test_where_it_says_what_holds_anyway_it_passes(header: Header) -> None:
 @pytest.mark.parametrize(
     "header", ["persistent:true", "priority:4", "durable:true", "selector:x", "x-queue-type:quorum"]
 )
-def test_what_is_harmless_on_a_send_passes(header: str) -> None:
+def test_harmless_send_headers_are_accepted(header: str) -> None:
     assert Client().receipts(send("x", header, "receipt:r")) == ["r"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("command", ["SEND", "SUBSCRIBE"])
-def test_a_destination_of_another_broker_names_the_nearest_one(name: str, command: str) -> None:
+def test_foreign_destination_error_names_the_nearest_one(name: str, command: str) -> None:
     client = Client()
     error = client.error(frame(command, name))
     assert NAMES[name] in error.headers["message"]
@@ -97,17 +97,17 @@ def test_a_destination_of_another_broker_names_the_nearest_one(name: str, comman
 
 
 @pytest.mark.parametrize("name", GOOD_NAMES)
-def test_names_that_only_look_like_it_are_taken(name: str) -> None:
+def test_lookalike_destinations_are_accepted(name: str) -> None:
     assert Client().receipts(frame("SUBSCRIBE", name), send("x", "receipt:r", queue=name)) == ["r", "r"]
 
 
-def test_with_a_single_queue_every_name_is_that_queue() -> None:
+def test_single_queue_mode_maps_every_name() -> None:
     client = Client(single_queue="a")
     for name in [name for name in NAMES if not name.endswith("/count")]:
         assert client.receipts(send("x", "receipt:r", queue=name)) == ["r"]
 
 
-def test_every_shape_is_tried() -> None:
+def test_every_destination_form_is_tested() -> None:
     assert all(any(shape.pattern.match(name) for name in NAMES) for shape in SHAPES)
 
 
@@ -130,7 +130,7 @@ def test_how_long_a_message_lives(headers: list[str], ttl_ms: int) -> None:
     assert [found.message.ttl_ms for found in client.lab.peek(client.lab.named("a"))] == [ttl_ms]
 
 
-def test_a_moment_is_reckoned_anew_for_each_frame() -> None:
+def test_absolute_time_is_converted_per_frame() -> None:
     client = Client()
     text = send("x", f"expires:{client.lab.host.now_ms() + 1000}")
     client.send(text)
@@ -141,5 +141,5 @@ def test_a_moment_is_reckoned_anew_for_each_frame() -> None:
 
 @pytest.mark.parametrize("header", ["AMQ_SCHEDULED_DELAY", "x-message-ttl", "expires", "expiration"])
 @pytest.mark.parametrize("value", ["-1", "soon", "1e3", "9" * 14, ""])
-def test_garbage_in_them_is_an_error(header: str, value: str) -> None:
+def test_invalid_delay_or_ttl_is_an_error(header: str, value: str) -> None:
     assert header in Client().error(send("x", f"{header}:{value}")).headers["message"]

@@ -92,7 +92,7 @@ async def traced(world: World) -> tuple[Trace, Trace]:
 
 
 @pytest.mark.source
-def test_the_way_of_a_message_and_of_its_ack_does_not_grow(tmp_path: Path) -> None:
+def test_calls_of_a_message_and_its_ack_stay_within_budget(tmp_path: Path) -> None:
     async def main() -> tuple[Trace, Trace]:
         async with serving(tmp_path) as world:
             return await traced(world)

@@ -191,7 +191,7 @@ BODIES = [b"plain", "grüße €".encode(), b"\xff\xfe\0binary", b"a\0b", b"", b
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_w04_the_reply_is_of_the_kind_the_client_used_first(tmp_path: Path, binary: bool) -> None:
+def test_w04_reply_uses_the_frame_type_of_the_client(tmp_path: Path, binary: bool) -> None:
     async def test(world: World) -> None:
         async with world.socket() as peer:
             await peer.login(binary)
@@ -225,7 +225,7 @@ def test_w05_a_text_message_that_lost_its_nul_waits_for_it(tmp_path: Path) -> No
     ["SEND\nreceipt:b\n\nx\0", "FOO\nreceipt:b\n\n\0", "MESSAGE\nreceipt:b\n\n\0", "ACK\nid:9\nreceipt:b\n\n\0",
      "SEND\ndestination:/queue/a\nx\nreceipt:b\n\n\0"],
 )  # fmt: skip
-def test_w06_the_error_comes_before_the_close_and_its_code(tmp_path: Path, bad: str) -> None:
+def test_w06_error_precedes_the_close(tmp_path: Path, bad: str) -> None:
     async def test(world: World) -> None:
         async with world.socket() as peer:
             await peer.login()
@@ -240,7 +240,7 @@ def test_w06_the_error_comes_before_the_close_and_its_code(tmp_path: Path, bad: 
     run(tmp_path, test)
 
 
-def test_w06_what_the_engine_refuses_closes_with_1008(tmp_path: Path) -> None:
+def test_w06_engine_refusal_closes_with_1008(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         async with world.socket() as peer:
             await peer.login()
@@ -264,7 +264,7 @@ def test_w06_a_message_too_large_to_read_is_reported_in_an_error(tmp_path: Path)
     run(tmp_path, test)
 
 
-def test_disconnect_gets_its_receipt_and_a_normal_close(tmp_path: Path) -> None:
+def test_disconnect_gets_a_receipt_and_a_normal_close(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         async with world.socket() as peer:
             await peer.login()
@@ -275,7 +275,7 @@ def test_disconnect_gets_its_receipt_and_a_normal_close(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_a_server_that_stops_confirms_and_says_so(tmp_path: Path) -> None:
+def test_stopping_server_confirms_and_sends_an_error(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         async with world.socket() as peer:
             await peer.login()
@@ -302,7 +302,7 @@ def test_heart_beats_are_messages_of_one_line_feed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["", "CONN", "\n", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"])
-def test_who_does_not_connect_is_notified_and_closed(tmp_path: Path, first: str) -> None:
+def test_client_that_does_not_connect_is_notified_and_closed(tmp_path: Path, first: str) -> None:
     async def test(world: World) -> None:
         async with world.socket() as peer:
             await peer.send(first)
@@ -312,7 +312,7 @@ def test_who_does_not_connect_is_notified_and_closed(tmp_path: Path, first: str)
     run(tmp_path, test, Limits(connect_ms=500))
 
 
-def test_a_lost_socket_returns_its_deliveries_and_aborts_its_transactions(tmp_path: Path) -> None:
+def test_lost_socket_requeues_deliveries_and_aborts_transactions(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         async with world.socket() as peer:
             await peer.login()

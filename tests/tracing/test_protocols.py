@@ -29,7 +29,7 @@ def traced_server(tmp_path: Path, collector: Collector) -> Iterator[ServerProces
         yield server
 
 
-async def test_each_delivery_is_in_the_trace_of_its_publish(traced_server: ServerProcess, collector: Collector) -> None:
+async def test_delivery_is_in_the_trace_of_its_publish(traced_server: ServerProcess, collector: Collector) -> None:
     async with http(traced_server) as client:
         assert (await client.put(QUEUE, json={"groups": list(CONSUMERS)})).status_code == 201
     for produce in PRODUCERS.values():
@@ -47,7 +47,7 @@ async def test_each_delivery_is_in_the_trace_of_its_publish(traced_server: Serve
     assert collector.services == {"curbstone"}
 
 
-async def test_a_trace_goes_from_a_producer_through_mqks(traced_server: ServerProcess, collector: Collector) -> None:
+async def test_trace_passes_from_a_producer_through_mqks(traced_server: ServerProcess, collector: Collector) -> None:
     with MqksPeer(traced_server.mqks, WAIT_S) as peer:
         peer.call("c", "consume --confirm cross.lines --manual-ack order")
         peer.send(b"m publish --confirm order x")
@@ -60,7 +60,7 @@ async def test_a_trace_goes_from_a_producer_through_mqks(traced_server: ServerPr
     assert (delivery.trace_id, delivery.parent_span_id) == (publish.trace_id, publish.span_id)
 
 
-async def test_what_is_open_at_the_stop_is_sent_and_a_collector_that_is_gone_holds_up_nothing(
+async def test_open_spans_are_sent_at_a_stop_and_a_missing_collector_blocks_nothing(
     tmp_path: Path,
 ) -> None:
     with Collector() as collector, ServerProcess(tmp_path / "data", "--otlp", collector.url) as server:

@@ -63,7 +63,7 @@ def test_a_delivery_is_linked_to_the_publish_of_its_message(world: TracedWorld) 
     assert deliver.attributes["curbstone.outcome"] == "ack"
 
 
-def test_a_producers_trace_continues_and_its_header_stays(world: TracedWorld) -> None:
+def test_producer_trace_continues_and_its_header_is_kept(world: TracedWorld) -> None:
     queue = world.queue()
     world.publish(queue, "a", headers=b"x:1\n" + TRACED + b"tracestate:v=1\n")
     delivery = world.pop(queue)
@@ -78,9 +78,7 @@ def test_a_producers_trace_continues_and_its_header_stays(world: TracedWorld) ->
 @pytest.mark.parametrize(
     "state", [rb"a b\n2026-11-22 forged", b"v=" + b"1" * 600, b"V=1", b"v", b"v=1,,w=2", b"\xc3\xa9=1"]
 )
-def test_a_state_that_breaks_the_rules_is_none_and_not_told(
-    world: TracedWorld, caplog: pytest.LogCaptureFixture, state: bytes
-) -> None:
+def test_invalid_tracestate_is_dropped(world: TracedWorld, caplog: pytest.LogCaptureFixture, state: bytes) -> None:
     world.publish(world.queue(), "a", headers=TRACED + b"tracestate:" + state + b"\n")
     (span,) = found(world, "publish")
     context = span.get_span_context()
@@ -88,7 +86,7 @@ def test_a_state_that_breaks_the_rules_is_none_and_not_told(
     assert not caplog.records
 
 
-def test_a_publish_has_a_span_for_each_trace_and_ends_it_when_all_are_on_disk(world: TracedWorld) -> None:
+def test_publish_has_a_span_per_trace_that_ends_when_durable(world: TracedWorld) -> None:
     queue = world.queue()
     other = TRACED.replace(b"-b7ad", b"-c7ad")
     messages = [Message(b"x", block) for block in (TRACED, b"", other, TRACED, b"a:b\n")]
@@ -107,7 +105,7 @@ def test_a_publish_has_a_span_for_each_trace_and_ends_it_when_all_are_on_disk(wo
 
 
 @pytest.mark.parametrize("how", ["ack", "nack", "reject"])
-def test_the_span_of_a_delivery_says_how_it_ended(world: TracedWorld, how: str) -> None:
+def test_delivery_span_records_its_outcome(world: TracedWorld, how: str) -> None:
     queue = world.queue()
     peer = world.peer(queue, window=1)
     world.publish(queue, "a")
@@ -121,7 +119,7 @@ def test_the_span_of_a_delivery_says_how_it_ended(world: TracedWorld, how: str) 
         assert outcomes(world) == ["nack", "ack"] and tries == [0, 1]
 
 
-def test_what_a_consumer_leaves_is_returned_and_what_it_can_not_settle_stays_open(world: TracedWorld) -> None:
+def test_closed_consumer_ends_spans_as_requeued_except_unsettled_ones(world: TracedWorld) -> None:
     queue = world.queue()
     peer = world.peer(queue)
     world.publish(queue, "a")
@@ -133,14 +131,14 @@ def test_what_a_consumer_leaves_is_returned_and_what_it_can_not_settle_stays_ope
     assert outcomes(world) == ["returned"]
 
 
-def test_a_consumer_that_settles_by_taking_has_spans_that_end_at_once(world: TracedWorld) -> None:
+def test_automatic_consumer_spans_end_immediately(world: TracedWorld) -> None:
     queue = world.queue()
     world.peer(queue, auto=True)
     world.publish(queue, "a", "b")
     world.until(lambda: outcomes(world) == ["auto", "auto"])
 
 
-def test_leases_end_by_being_settled_by_their_time_or_by_being_given_back(world: TracedWorld) -> None:
+def test_lease_spans_end_by_settle_expiry_or_requeue(world: TracedWorld) -> None:
     queue = world.queue()
     world.publish(queue, "a", "b", "c", "d")
     first, second = leases(world, queue, 2)
@@ -159,7 +157,7 @@ def test_leases_end_by_being_settled_by_their_time_or_by_being_given_back(world:
     assert outcomes(world) == ["nack", "returned", "deleted", "expired"]
 
 
-def test_a_transaction_is_one_publish_and_ends_what_it_settles(world: TracedWorld) -> None:
+def test_transaction_is_one_publish_span_and_ends_settled_spans(world: TracedWorld) -> None:
     source, target, failed = world.queue(), world.queue(), world.queue(max_message_size=1)
     world.publish(source, "a", "b")
     peer = world.peer(source)
@@ -183,7 +181,7 @@ def test_a_transaction_is_one_publish_and_ends_what_it_settles(world: TracedWorl
     assert outcomes(world) == ["ack", "ack"]
 
 
-def test_a_refused_publish_is_an_error(world: TracedWorld) -> None:
+def test_refused_publish_span_is_an_error(world: TracedWorld) -> None:
     queue = world.queue(max_message_size=1)
     answers: list[CurbstoneError | None] = []
     try:
@@ -210,7 +208,7 @@ def test_events_give_each_queue_the_same_trace(world: TracedWorld) -> None:
     assert parents == [context.span_id, context.span_id]
 
 
-def test_what_is_not_sampled_changes_no_message_and_makes_no_span(world: TracedWorld) -> None:
+def test_unsampled_trace_changes_no_message_and_creates_no_span(world: TracedWorld) -> None:
     never = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False).get_tracer("test")
     broker = traced(world.lab.broker, world.lab.host, never)
     queue = broker.get(world.queue().name)
@@ -226,7 +224,7 @@ def test_what_is_not_sampled_changes_no_message_and_makes_no_span(world: TracedW
 @pytest.mark.parametrize(
     "block", [b"traceparent:nonsense\n", b"traceparent:\n", b"traceparent:\\x\n", b"x-traceparent:1\n"]
 )
-def test_a_bad_traceparent_is_none(world: TracedWorld, block: bytes) -> None:
+def test_invalid_traceparent_is_ignored(world: TracedWorld, block: bytes) -> None:
     queue = world.queue()
     world.publish(queue, "a", headers=block)
     delivery = world.pop(queue)

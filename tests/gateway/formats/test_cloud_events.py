@@ -33,12 +33,12 @@ BATCH = {"Content-Type": "application/cloudevents-batch+json"}
         (b"%22", '"'),
     ],
 )
-def test_an_attribute_is_read_from_its_header(header: bytes, value: str) -> None:
+def test_cloud_event_attribute_is_read_from_its_header(header: bytes, value: str) -> None:
     assert value_of_header(header) == value
 
 
 @pytest.mark.parametrize("value", ["plain", "a b", "Euro € 😀", 'q"q', "100%", "%41", "\\", "a:b", "\t", "'"])
-def test_an_attribute_survives_its_header(value: str) -> None:
+def test_cloud_event_attribute_round_trips(value: str) -> None:
     header = header_of_value(value)
     assert header.isascii() and b" " not in header
     assert value_of_header(header) == value
@@ -60,7 +60,7 @@ def test_an_attribute_survives_its_header(value: str) -> None:
         ({"data_base64": "AAH/"}, None, b"\0\1\xff"),
     ],
 )
-def test_the_data_become_the_body(more: dict[str, Any], content_type: str | None, body: bytes) -> None:
+def test_cloud_event_data_becomes_the_body(more: dict[str, Any], content_type: str | None, body: bytes) -> None:
     fields, got = message_fields(parse(orjson.dumps(EVENT)) | more)
     assert got == body
     assert fields.get("Content-Type") == content_type
@@ -69,7 +69,7 @@ def test_the_data_become_the_body(more: dict[str, Any], content_type: str | None
     }  # fmt: skip
 
 
-def test_attributes_are_texts() -> None:
+def test_cloud_event_attributes_are_strings() -> None:
     fields, _ = message_fields(EVENT | {"flag": True, "number": -5, "time": "2026-01-01T00:00:00Z", "nothing": None})
     assert (fields["ce-flag"], fields["ce-number"], fields["ce-time"]) == ("true", "-5", "2026-01-01T00:00:00Z")
     assert "ce-nothing" not in fields
@@ -84,7 +84,7 @@ def test_attributes_are_texts() -> None:
         {**EVENT, "datacontenttype": 5},
     ],
 )
-def test_what_is_no_event_is_refused(event: Any) -> None:
+def test_invalid_cloud_event_is_refused(event: Any) -> None:
     with pytest.raises(BadRequest, match="bad CloudEvent"):
         message_fields(event)
 
@@ -92,7 +92,7 @@ def test_what_is_no_event_is_refused(event: Any) -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"{", b'"\xff"', b'"\\ud800"', b"[NaN]", b"[" * 5000, b"1" * 5000, b"\xef\xbb\xbf{}"]
 )
-def test_what_is_no_json_is_refused(text: bytes) -> None:
+def test_invalid_json_is_refused(text: bytes) -> None:
     with pytest.raises(BadRequest, match="bad JSON"):
         parse(text)
 
@@ -105,7 +105,7 @@ def test_the_mode_is_in_the_content_type() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_event_in_binary_mode_returns_as_it_was_sent(gateway: Running) -> None:
+async def test_binary_mode_event_round_trips(gateway: Running) -> None:
     headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t", "ce-subject": "a%20%C3%A9%25"}
     await gateway.publish(b"\0data", **headers, **{"Content-Type": "x/y", "x-msg-x-a": "1"})
     async with gateway.socket("consume", "?ack") as socket:
@@ -118,7 +118,7 @@ async def test_an_event_in_binary_mode_returns_as_it_was_sent(gateway: Running) 
 
 
 @pytest.mark.anyio
-async def test_an_event_in_structured_mode_comes_out_in_binary_mode(gateway: Running) -> None:
+async def test_structured_mode_event_is_delivered_in_binary_mode(gateway: Running) -> None:
     event = EVENT | {"datacontenttype": "text/plain", "data": "hi", "subject": "naïve idea"}
     sent = await gateway.http.post(MESSAGES, content=orjson.dumps(event), headers=STRUCTURED | {"x-msg-x-a": "1"})
     assert (sent.status_code, sent.content) == (201, b"")
@@ -130,14 +130,14 @@ async def test_an_event_in_structured_mode_comes_out_in_binary_mode(gateway: Run
 
 
 @pytest.mark.anyio
-async def test_ttl_and_delay_hold_for_events_as_well(gateway: Running) -> None:
+async def test_ttl_and_delay_apply_to_cloud_events(gateway: Running) -> None:
     sent = await gateway.http.post(MESSAGES + "?delay=100", content=orjson.dumps(EVENT), headers=STRUCTURED)
     assert sent.status_code == 201
     assert await gateway.counts() == (0, 0, 1)
 
 
 @pytest.mark.anyio
-async def test_a_batch_of_events_is_as_many_messages(gateway: Running) -> None:
+async def test_batch_of_events_is_stored_as_single_messages(gateway: Running) -> None:
     events = [EVENT | {"id": str(number), "data": number} for number in range(3)]
     sent = await gateway.http.post(MESSAGES + "/batch", content=orjson.dumps(events), headers=BATCH)
     assert sent.status_code == 201
@@ -148,7 +148,7 @@ async def test_a_batch_of_events_is_as_many_messages(gateway: Running) -> None:
 
 
 @pytest.mark.anyio
-async def test_one_bad_event_and_nothing_is_stored(gateway: Running) -> None:
+async def test_one_invalid_event_refuses_the_batch(gateway: Running) -> None:
     for events in ([EVENT, {"id": "x"}], [], EVENT):
         sent = await gateway.http.post(MESSAGES + "/batch", content=orjson.dumps(events), headers=BATCH)
         assert sent.status_code == 400
@@ -171,7 +171,7 @@ async def test_a_bad_event_is_400(gateway: Running, event: Any) -> None:
 
 
 @pytest.mark.anyio
-async def test_the_data_of_an_event_have_the_limit_of_a_message(gateway: Running) -> None:
+async def test_cloud_event_data_has_the_message_size_limit(gateway: Running) -> None:
     for size, status in ((65_536, 201), (65_537, 413)):
         event = EVENT | {"datacontenttype": "text/plain", "data": "x" * size}
         sent = await gateway.http.post(MESSAGES, content=orjson.dumps(event), headers=STRUCTURED)

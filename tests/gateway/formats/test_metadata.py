@@ -35,7 +35,7 @@ def test_only_content_type_and_application_headers_are_kept() -> None:
     assert Fields([(name, b"") for name in names]).of_message == [(b"content-type", b""), (b"x-msg-x-a", b"")]
 
 
-def test_http_headers_become_lines_of_the_same_name() -> None:
+def test_http_headers_become_headers_of_the_same_name() -> None:
     block = block_of_http(((b"content-type", b"text/plain"), (b"x-msg-x-foo", b"Bar: baz\\")))
     assert headers.decode(block) == [("content-type", "text/plain"), ("x-msg-x-foo", "Bar: baz\\")]
 
@@ -54,7 +54,7 @@ def test_a_message_without_metadata_is_an_octet_stream() -> None:
     "value",
     [b"plain", b"50%", b"a%20b", b"a\tb", "é".encode(), b"\xe9", "日本".encode(), b'"quoted": \\ value', b"\xff\xfe"],
 )
-def test_what_came_in_as_an_http_header_goes_out_verbatim(value: bytes) -> None:
+def test_http_header_round_trips_verbatim(value: bytes) -> None:
     block = block_of_http(((b"content-type", b"text/plain"), (b"x-msg-x-v", value)))
     assert http_of(block) == {b"content-type": b"text/plain", b"x-msg-x-v": value}
 
@@ -84,7 +84,7 @@ def test_values_of_two_headers_that_are_utf8_only_when_joined_are_latin1() -> No
         ("", b""),
     ],
 )
-def test_what_a_header_cannot_carry_goes_out_percent_encoded(value: str, header: bytes) -> None:
+def test_unrepresentable_header_values_are_percent_encoded(value: str, header: bytes) -> None:
     block = block_of_json({"x-msg-x-v": value})
     assert http_of(block)[b"x-msg-x-v"] == header
     assert json_of(block)["x-msg-x-v"] == value
@@ -118,13 +118,13 @@ def test_other_stomp_headers_get_the_prefix() -> None:
     }
 
 
-def test_names_that_are_no_token_stay_out_of_http() -> None:
+def test_header_names_invalid_in_http_are_omitted() -> None:
     block = headers.encode([("my header", "1"), ("é", "2"), ("", "3"), ("a:b", "4")])
     assert list(http_of(block)) == [b"content-type"]
     assert json_of(block)["x-msg-x-my header"] == "1"
 
 
-def test_of_a_repeated_line_the_first_holds() -> None:
+def test_first_of_repeated_headers_wins() -> None:
     block = headers.encode([("foo", "1"), ("foo", "2"), ("content-type", "a/b"), ("content-type", "c/d")])
     assert http_of(block) == {b"content-type": b"a/b", b"x-msg-x-foo": b"1"}
     assert json_of(block) == {"Content-Type": "a/b", "x-msg-x-foo": "1"}
@@ -140,7 +140,7 @@ def test_reserved_names_are_not_taken_from_json() -> None:
 
 
 @pytest.mark.parametrize("value", [1, None, True, {}, [], 1.5])
-def test_a_metadata_value_that_is_no_string_is_refused(value: object) -> None:
+def test_non_string_metadata_is_refused(value: object) -> None:
     with pytest.raises(BadRequest):
         block_of_json({"x-msg-x-a": value})
 
@@ -152,12 +152,12 @@ def test_metadata_with_line_breaks_or_nul_is_refused(text: str) -> None:
             block_of_json(fields)
 
 
-def test_metadata_has_a_limit() -> None:
+def test_metadata_size_is_limited() -> None:
     with pytest.raises(BadRequest):
         block_of_json({"x-msg-x-a": "v" * METADATA_BYTES_MAX})
 
 
-def test_a_dead_letter_tells_where_it_comes_from() -> None:
+def test_dead_letter_has_its_origin() -> None:
     origin = [("queue", "p/q"), ("reason", "rejected"), ("time", "1700000000000"), ("tries", "2"), ("error", "")]
     block = headers.encode([("x-msg-x-a", "1"), *((f"x-dead-{key}", value) for key, value in origin)])
     assert json_of(block)["dead"] == {
@@ -173,7 +173,7 @@ def test_a_dead_letter_tells_where_it_comes_from() -> None:
     assert json_of(block)["x-msg-x-a"] == "1"
 
 
-def test_empty_metadata_stays_and_an_empty_content_type_says_nothing() -> None:
+def test_empty_metadata_is_kept_and_empty_content_type_is_dropped() -> None:
     """Over HTTP it was dropped, over JSON it was not."""
     fields = ((b"content-type", b""), (b"x-msg-x-a", b""), (b"ce-subject", b""), (b"x-msg-x-b", b"1"))
     block = block_of_http(fields)
@@ -187,7 +187,7 @@ def test_empty_metadata_stays_and_an_empty_content_type_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(("given", "shown"), [("7", 7), ("0", 0), ("007", 7), ("255", 255)])
-def test_a_priority_is_a_header_of_its_own_and_a_number_in_json(given: str, shown: int) -> None:
+def test_priority_is_an_http_header_and_a_json_number(given: str, shown: int) -> None:
     block = block_of_http(((b"x-priority", given.encode()),))
     assert headers.decode(block) == [("priority", given)]
     assert http_of(block)[b"x-priority"] == given.encode()
@@ -196,7 +196,7 @@ def test_a_priority_is_a_header_of_its_own_and_a_number_in_json(given: str, show
 
 
 @pytest.mark.parametrize("value", ["high", "-1", "256", "1.5", "", " 7", "7, 8"])
-def test_a_bad_priority_is_refused_and_one_of_an_earlier_version_is_any_header(value: str) -> None:
+def test_invalid_priority_is_refused_and_an_earlier_one_is_a_plain_header(value: str) -> None:
     with pytest.raises(BadRequest, match="bad priority .*: it is a whole number from 0 to 9"):
         block_of_http(((b"x-priority", value.encode()),))
     block = headers.encode([("priority", value)])
@@ -210,7 +210,7 @@ def test_a_priority_in_json_is_a_whole_number(value: object) -> None:
         block_of_json({"priority": value})
 
 
-def test_a_unique_name_has_headers_and_members_of_its_own() -> None:
+def test_unique_name_has_its_own_headers_and_json_members() -> None:
     block = block_of_http(((b"x-unique", b"a:b"), (b"x-unique-until", b"delivered")))
     assert headers.decode(block) == [("x-unique", "a:b"), ("x-unique-until", "delivered")]
     assert (http_of(block)[b"x-unique"], http_of(block)[b"x-unique-until"]) == (b"a:b", b"delivered")
@@ -219,13 +219,13 @@ def test_a_unique_name_has_headers_and_members_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"unique": ""}, {"unique": "x" * 257}, {"unique_until": "settled"}])
-def test_a_bad_unique_name_is_refused(fields: dict[str, str]) -> None:
+def test_invalid_unique_name_is_refused(fields: dict[str, str]) -> None:
     with pytest.raises(BadRequest, match="bad name: x-unique"):
         block_of_json(fields)
 
 
 @pytest.mark.parametrize(("seconds", "ms"), [("30", "30000"), ("1.5", "1500"), ("0.001", "1")])
-def test_the_longest_time_of_messages_that_replace_each_other_is_in_seconds_outside(seconds: str, ms: str) -> None:
+def test_longest_wait_of_replacements_is_given_in_seconds(seconds: str, ms: str) -> None:
     block = block_of_http(((b"x-replace", b"a"), (b"x-replace-max", seconds.encode())))
     assert headers.decode(block) == [("x-replace", "a"), ("x-replace-max", ms)]
     assert (http_of(block)[b"x-replace"], http_of(block)[b"x-replace-max"]) == (b"a", seconds.encode())
@@ -234,6 +234,6 @@ def test_the_longest_time_of_messages_that_replace_each_other_is_in_seconds_outs
 
 
 @pytest.mark.parametrize("bad", ["x", True, -1, 0, None, "1s", 1e30])
-def test_a_bad_longest_time_is_refused(bad: object) -> None:
+def test_invalid_longest_wait_is_refused(bad: object) -> None:
     with pytest.raises(BadRequest, match="bad (replace_max|name)"):
         block_of_json({"replace": "a", "replace_max": bad})

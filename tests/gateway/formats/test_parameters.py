@@ -38,7 +38,7 @@ def test_seconds_may_be_fractions(value: object, ms: int) -> None:
 @pytest.mark.parametrize(
     "value", ["-1", "", "abc", "1e", "nan", "inf", "1_0", " 1", "١", True, None, [], {}, -1, float("nan"), 1e300]
 )
-def test_garbage_is_no_number_of_seconds(value: object) -> None:
+def test_invalid_seconds_are_refused(value: object) -> None:
     with pytest.raises(BadRequest):
         seconds_ms("delay", value)
 
@@ -46,7 +46,7 @@ def test_garbage_is_no_number_of_seconds(value: object) -> None:
 @pytest.mark.parametrize(
     ("value", "ms"), [("", 3600_000), ("0", 3600_000), (0, 3600_000), ("60", 60_000), (3600, 3600_000)]
 )
-def test_no_ttl_is_the_maximum(value: object, ms: int) -> None:
+def test_missing_ttl_is_the_maximum(value: object, ms: int) -> None:
     assert ttl_ms(value, 3600) == ms
 
 
@@ -56,12 +56,12 @@ def test_a_ttl_above_the_maximum_is_refused(value: object) -> None:
         ttl_ms(value, 3600)
 
 
-def test_without_a_maximum_any_ttl_goes_and_none_is_none() -> None:
+def test_without_a_maximum_any_or_no_ttl_is_accepted() -> None:
     assert ttl_ms("86400", 0) == 86_400_000
     assert ttl_ms("0", 0) == 0
 
 
-def test_a_long_wait_is_a_wait_of_thirty_seconds() -> None:
+def test_wait_is_capped_at_thirty_seconds() -> None:
     assert wait_ms("31") == wait_ms(1e6) == 30_000
     assert wait_ms("0.5") == 500
 
@@ -74,7 +74,7 @@ def test_a_count_is_a_whole_number_in_bounds(value: object) -> None:
         whole_number("count", value, 1, 1000)
 
 
-def test_of_a_repeated_parameter_the_first_holds() -> None:
+def test_first_of_repeated_parameters_wins() -> None:
     assert parse_query(b"ack&limit=5&limit=6&x=%C3%A9") == {"ack": "", "limit": "5", "x": "é"}
 
 
@@ -94,7 +94,7 @@ def test_unknown_encodings_are_refused(name: object) -> None:
         encoding_named(name)
 
 
-def test_groups_come_as_text_or_list() -> None:
+def test_groups_are_a_string_or_a_list() -> None:
     assert groups_of("a,b,a") == groups_of(["a", "b"]) == ("a", "b")
     assert groups_of("") == ()
 
@@ -107,7 +107,7 @@ def test_bad_groups_are_refused(value: object) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("query", ["limit=", "seconds="])
-async def test_an_empty_parameter_is_no_missing_one(gateway: Running, query: str) -> None:
+async def test_empty_parameter_differs_from_a_missing_one(gateway: Running, query: str) -> None:
     reply = await gateway.http.get(f"{MESSAGES}?{query}")
     assert reply.status_code == 400
     assert reply.json()["detail"].startswith(f"bad {query[:-1]} ''")

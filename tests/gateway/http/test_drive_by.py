@@ -41,7 +41,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.mark.parametrize("way", TAKING)
 @pytest.mark.parametrize(("page", "may"), PAGES)
-def test_only_a_page_that_says_where_it_is_takes_a_message_with_get(
+def test_get_that_takes_a_message_requires_fetch_metadata(
     served: ServerProcess, way: str, page: dict[str, str], may: bool
 ) -> None:
     path, headers = TAKING[way]

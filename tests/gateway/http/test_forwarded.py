@@ -48,7 +48,7 @@ def ask(**fields: str | list[str]) -> Peer:
         ("192.0.2.7:99999999", "192.0.2.7", 0),
     ],
 )
-def test_the_last_address_that_is_no_proxys_is_who_asks(chain: str, host: str, port: int) -> None:
+def test_client_is_the_last_address_that_is_no_proxy(chain: str, host: str, port: int) -> None:
     peer = ask(x_forwarded_for=chain)
     assert (peer.host, peer.port) == (host, port)
     assert (peer.certificate is None) is (host != PROXY.host), "a proxy's certificate is not its client's"
@@ -60,26 +60,26 @@ def test_the_last_address_that_is_no_proxys_is_who_asks(chain: str, host: str, p
     "value",
     ["for=" + " " * 1900 + "x", "a" * 2000, '\\"' * 1000, '"' * 1999, "for=1;" * 300 + "=", 'for="1', "for=1 2"],
 )
-def test_what_is_no_list_of_pairs_is_refused_at_once(value: str) -> None:
+def test_malformed_forwarded_header_is_refused(value: str) -> None:
     """Each was read in quadratic time: one head of 16 kB stopped the server for seven seconds."""
     with pytest.raises(Problem, match="must be a list of name=value"):
         ask(forwarded=value)
 
 
-def test_what_nobody_needs_so_much_of_is_not_even_looked_at() -> None:
+def test_overlong_forwarded_header_is_not_parsed() -> None:
     for field in ("forwarded", "x_forwarded_for"):
         with pytest.raises(Problem, match="at most 2048 bytes"):
             ask(**{field: ["for=192.0.2.7"] * 200})
 
 
-def test_empty_elements_and_pairs_say_nothing() -> None:
+def test_empty_forwarded_elements_are_ignored() -> None:
     assert ask(forwarded="for=192.0.2.7;;proto=https;").tls
     assert ask(forwarded="for=192.0.2.7, ").host == "10.0.0.1", "the last proxy does not say whom it asks for"
     client = ask(forwarded=',for=192.0.2.7 ; proto="https"')
     assert client.host == "192.0.2.7" and client.tls
 
 
-def test_the_scheme_is_what_the_proxy_says_its_client_used() -> None:
+def test_scheme_is_taken_from_the_proxy() -> None:
     assert ask(x_forwarded_for="192.0.2.7", x_forwarded_proto="https").tls
     assert ask(x_forwarded_proto="HTTPS").tls
     assert not ask(x_forwarded_for="192.0.2.7", x_forwarded_proto="http").tls
@@ -90,19 +90,19 @@ def test_the_scheme_is_what_the_proxy_says_its_client_used() -> None:
     assert ask(forwarded=r'By=x;FOR="192.0.2.\7";Proto="https"') == Peer("192.0.2.7", 0, True)
 
 
-def test_two_kinds_of_fields_that_name_two_clients_are_refused() -> None:
+def test_contradicting_forwarding_headers_are_refused() -> None:
     """A proxy writes one of them, and the other is as the client sent it."""
     with pytest.raises(Problem, match="name different clients"):
         ask(x_forwarded_for="192.0.2.7", forwarded="for=6.6.6.6")
     assert ask(x_forwarded_for="192.0.2.7", forwarded="for=192.0.2.7;proto=https") == Peer("192.0.2.7", 0, True)
 
 
-def test_who_says_nothing_asks_for_itself() -> None:
+def test_request_without_forwarding_headers_is_from_its_peer() -> None:
     assert ask(via="1.1 x") is PROXY
 
 
 @pytest.mark.anyio
-async def test_links_say_how_the_client_of_a_trusted_proxy_came_and_no_other_client_is_believed(tmp_path: Path) -> None:
+async def test_links_use_forwarding_headers_of_trusted_proxies_only(tmp_path: Path) -> None:
     async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
         said = {"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https", "Host": "localhost"}
         await gateway.http.aclose()
@@ -116,9 +116,7 @@ async def test_links_say_how_the_client_of_a_trusted_proxy_came_and_no_other_cli
 
 
 @pytest.mark.anyio
-async def test_browsers_are_asked_to_come_with_tls_alone_where_it_is_not_this_machines_own_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_hsts_is_sent_except_for_local_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import httpx
 
     authority = Authority(tmp_path)

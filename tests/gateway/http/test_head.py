@@ -27,7 +27,7 @@ CHUNKED = b"Transfer-Encoding: chunked\r\n"
         b"Idempotency-Key: other",
     ],
 )
-async def test_a_trailer_field_means_nothing(gateway: Running, trailer: bytes, together: bool) -> None:
+async def test_trailer_fields_are_ignored(gateway: Running, trailer: bytes, together: bool) -> None:
     """It was merged into the head: stored as metadata, and obeyed as Host, Origin and Idempotency-Key."""
     request = POST + HOST + CHUNKED + b"Idempotency-Key: mine\r\n\r\n1\r\na\r\n0\r\n" + trailer + b"\r\n\r\n"
     reader, writer = await asyncio.open_connection(*gateway.address)
@@ -123,7 +123,7 @@ async def test_the_host_of_a_whole_url_is_checked_like_any_other(gateway: Runnin
 # ---------------------------------------------------------------- bodies that nobody wants
 
 
-async def test_a_body_without_end_is_read_no_further_than_a_bound(gateway: Running) -> None:
+async def test_endless_body_is_read_up_to_a_bound(gateway: Running) -> None:
     """It was read for a minute, 40 GiB of it."""
     reader, writer = await asyncio.open_connection(*gateway.address)
     writer.write(POST + HOST + CHUNKED + b"\r\n")
@@ -150,9 +150,7 @@ async def test_a_body_without_end_is_read_no_further_than_a_bound(gateway: Runni
 
 
 @pytest.mark.parametrize("length", [10**10, 100_000])
-async def test_a_client_that_falls_silent_after_its_refusal_is_gone_within_seconds(
-    gateway: Running, length: int
-) -> None:
+async def test_silent_client_is_disconnected_soon_after_a_refusal(gateway: Running, length: int) -> None:
     before = set(gateway.server.clients)
     reader, writer = await asyncio.open_connection(*gateway.address)
     writer.write(POST + HOST + b"Content-Length: %d\r\n\r\n" % length)
@@ -165,7 +163,7 @@ async def test_a_client_that_falls_silent_after_its_refusal_is_gone_within_secon
     writer.close()
 
 
-async def test_a_small_body_that_nobody_wants_is_skipped_and_the_connection_continues(gateway: Running) -> None:
+async def test_small_unwanted_body_is_skipped_and_the_connection_kept(gateway: Running) -> None:
     reader, writer = await asyncio.open_connection(*gateway.address)
     writer.write(b"POST /v2/p1/queues/missing/messages HTTP/1.1\r\n" + HOST + b"Content-Length: 30000\r\n\r\n")
     assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 404 ")
@@ -174,7 +172,7 @@ async def test_a_small_body_that_nobody_wants_is_skipped_and_the_connection_cont
     writer.close()
 
 
-async def test_who_asks_before_sending_is_refused_without_sending(gateway: Running) -> None:
+async def test_expect_100_is_refused_before_the_body(gateway: Running) -> None:
     expecting = b"Content-Length: 100000\r\nExpect: 100-continue\r\n\r\n"
     reply = await gateway.raw(POST + HOST + expecting)
     assert reply.startswith(b"HTTP/1.1 413 ")

@@ -26,21 +26,19 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(values, st.sampled_from([None, 1]), st.booleans())
-def test_what_keeps_the_rules_is_read_as_it_is(value: Any, indent: int | None, as_ascii: bool) -> None:
+def test_valid_json_is_parsed_unchanged(value: Any, indent: int | None, as_ascii: bool) -> None:
     assert parse_json(json.dumps(value, indent=indent, ensure_ascii=as_ascii).encode()) == value
 
 
 @given(values, texts, values, texts, values)
-def test_a_name_that_stands_twice_is_refused_at_any_depth(
-    outer: Any, name: str, first: Any, other: str, second: Any
-) -> None:
+def test_duplicate_name_is_refused_at_any_depth(outer: Any, name: str, first: Any, other: str, second: Any) -> None:
     twice = f"{{{json.dumps(name)}: {json.dumps(first)}, {json.dumps(name)}:{json.dumps(second)}}}"
     for text in (twice, f'[{json.dumps(outer)}, {{"in": [{twice}]}}]', f"{{{json.dumps(other)}:{twice}}}"):
         with pytest.raises(BadRequest, match="appears twice"):
             parse_json(text.encode())
 
 
-def test_the_name_is_reported_and_in_a_large_text_it_is_not_looked_for() -> None:
+def test_duplicate_name_is_reported_except_in_large_texts() -> None:
     with pytest.raises(BadRequest, match=r"bad JSON: the name 'ttl' appears twice in one object"):
         parse_json(b'{"ttl":1,"message":"http://x","ttl":2}')
     with pytest.raises(BadRequest, match=r"bad JSON: a name appears twice in one object"):
@@ -48,7 +46,7 @@ def test_the_name_is_reported_and_in_a_large_text_it_is_not_looked_for() -> None
 
 
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}"), (b'[1,{"a":', b"}]")])
-def test_nesting_has_a_bound(opening: bytes, closing: bytes) -> None:
+def test_nesting_is_limited(opening: bytes, closing: bytes) -> None:
     levels = opening.count(b"[") + opening.count(b"{")
     count = DEPTH_MAX // levels
     parse_json(opening * count + b"1" + closing * count)
@@ -57,14 +55,14 @@ def test_nesting_has_a_bound(opening: bytes, closing: bytes) -> None:
             parse_json(opening * count + b"1" + closing * count)
 
 
-def test_nesting_is_found_beside_many_harmless_objects() -> None:
+def test_deep_nesting_is_detected_beside_many_flat_objects() -> None:
     deep = b"[" * DEPTH_MAX + b"]" * DEPTH_MAX
     with pytest.raises(BadRequest, match="nested deeper"):
         parse_json(b"[" + b'{"a":"x"},' * 1000 + b"1," * 1000 + deep + b"]")
 
 
 @pytest.mark.parametrize("item", [b"1", b"{}", b"[]", b'""', b'{"a":1}', b'"a,b"'])
-def test_values_have_a_bound_which_is_kept_before_anything_is_built(item: bytes) -> None:
+def test_number_of_values_is_limited_before_parsing(item: bytes) -> None:
     text = b"[" + item + (b"," + item) * VALUES_MAX + b"]"
     tracemalloc.start()
     try:
@@ -76,7 +74,7 @@ def test_values_have_a_bound_which_is_kept_before_anything_is_built(item: bytes)
     assert peak < 40_000_000, "what was refused was built first"
 
 
-def test_commas_and_brackets_in_strings_are_no_values() -> None:
+def test_commas_and_brackets_in_strings_are_not_counted() -> None:
     text = '{"a": [' * 400_000
     assert parse_json(orjson.dumps({"message": text})) == {"message": text}
     members = {f"k{n}": n for n in range(VALUES_MAX - 1)}
@@ -84,14 +82,14 @@ def test_commas_and_brackets_in_strings_are_no_values() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"nan", b"[1,]", b"\xef\xbb\xbf{}", b'"\xff"', b"{'a':1}", b"\x00"])
-def test_what_is_not_json_is_refused(text: bytes) -> None:
+def test_malformed_json_is_refused(text: bytes) -> None:
     with pytest.raises(BadRequest, match="bad JSON"):
         parse_json(text)
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("depth", [101, 1000, 100_000])
-async def test_a_deep_event_is_a_bad_request_and_no_failure_of_the_server(gateway: Running, depth: int) -> None:
+async def test_deeply_nested_event_is_400(gateway: Running, depth: int) -> None:
     data = b"[" * depth + b"]" * depth
     event = b'{"specversion":"1.0","id":"1","source":"/s","type":"t","data":%b}' % data
     reply = await gateway.http.post(MESSAGES, content=event, headers=EVENT)
@@ -101,7 +99,7 @@ async def test_a_deep_event_is_a_bad_request_and_no_failure_of_the_server(gatewa
 
 
 @pytest.mark.anyio
-async def test_an_event_with_a_name_twice_is_refused(gateway: Running) -> None:
+async def test_event_with_a_duplicate_name_is_refused(gateway: Running) -> None:
     event = b'{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{"a":1,"a":2}}'
     reply = await gateway.http.post(MESSAGES, content=event, headers=EVENT)
     assert (reply.status_code, reply.json()["detail"]) == (400, "bad JSON: the name 'a' appears twice in one object")
@@ -119,7 +117,7 @@ async def test_an_event_with_a_name_twice_is_refused(gateway: Running) -> None:
         ("/redrive", {"limits": 5}),
     ],
 )
-async def test_a_member_that_means_nothing_is_refused(gateway: Running, call: str, body: Any) -> None:
+async def test_unknown_member_is_refused(gateway: Running, call: str, body: Any) -> None:
     await gateway.publish("stays")
     reply = await gateway.http.post(QUEUE + call, json=body)
     wrong = list(body[-1] if isinstance(body, list) else body)[-1]
@@ -129,7 +127,7 @@ async def test_a_member_that_means_nothing_is_refused(gateway: Running, call: st
 
 
 @pytest.mark.anyio
-async def test_what_was_leased_or_peeked_can_be_sent_on_as_it_is(gateway: Running) -> None:
+async def test_leased_or_peeked_json_can_be_republished(gateway: Running) -> None:
     await gateway.publish("a", **{"x-msg-x-colour": "red", "ce-id": "7"})
     peeked = (await gateway.http.get(MESSAGES)).json()["messages"]
     leased = (await gateway.http.post(MESSAGES + "/lease", json={})).json()["messages"]

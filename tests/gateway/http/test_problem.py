@@ -20,13 +20,13 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_error_of_the_engine_has_a_status_that_says_whose_fault_it_is(kind: type[errors.CurbstoneError]) -> None:
+def test_every_engine_error_has_a_status(kind: type[errors.CurbstoneError]) -> None:
     status = status_of(kind("why"))
     assert status != 500, f"{kind.__name__} is not in the table"
     assert (status < 500) != issubclass(kind, (errors.Unavailable, errors.QueueFull, errors.NotSupported))
 
 
-def test_an_error_is_what_its_base_class_is_and_a_refused_event_what_its_first_refusal_is() -> None:
+def test_status_follows_the_base_class_or_the_first_refusal() -> None:
     assert status_of(errors.AlreadyCommitted("it is")) == status_of(errors.Conflict("it does")) == 409
     full, large = errors.QueueFull("at its cap"), errors.MessageTooLarge("too large")
     refused = errors.EventRefused({queue_name("a"): full, queue_name("b"): large}, 1)
@@ -34,7 +34,7 @@ def test_an_error_is_what_its_base_class_is_and_a_refused_event_what_its_first_r
     assert problem_of(refused).members["stored"] == 1
 
 
-def test_an_error_nobody_thought_of_is_the_servers_and_a_problem_has_its_own() -> None:
+def test_unknown_error_is_500_and_a_problem_keeps_its_status() -> None:
     assert status_of(errors.CurbstoneError("?")) == 500
     assert status_of(Problem(415, "no")) == 415
 
@@ -45,7 +45,7 @@ def test_names_of_types_are_unique_and_in_the_order_of_their_status() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_type_of_a_problem_leads_to_its_paragraph(gateway: Running) -> None:
+async def test_problem_type_links_to_its_paragraph(gateway: Running) -> None:
     page = (await gateway.http.get("/docs/problems")).text
     for path, name in (
         ("/v2/p1/queues/nothing", "no-such-queue"),
@@ -60,5 +60,5 @@ async def test_the_type_of_a_problem_leads_to_its_paragraph(gateway: Running) ->
     assert problem["type"] == "/docs/problems#wrong-verb"
 
 
-def test_what_has_no_type_says_so() -> None:
+def test_problem_without_a_type_is_about_blank() -> None:
     assert type_of(418) == "about:blank"

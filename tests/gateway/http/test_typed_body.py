@@ -52,7 +52,7 @@ class Order(Body):
         ([], "an order must be a JSON object"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_rule(value: object, reported: str) -> None:
+def test_invalid_member_is_named_with_its_rule(value: object, reported: str) -> None:
     if isinstance(value, dict):
         value = {"upTo": 1, **value}
     with pytest.raises(BadRequest) as caught:
@@ -60,16 +60,16 @@ def test_what_is_wrong_is_named_with_its_rule(value: object, reported: str) -> N
     assert str(caught.value).startswith(reported)
 
 
-def test_what_is_missing_is_named_with_its_rule() -> None:
+def test_missing_member_is_named_with_its_rule() -> None:
     with pytest.raises(BadRequest, match="upTo is missing: the last that is done, a whole number from 0 to 9"):
         typed({}, Order)
 
 
-def test_numbers_may_come_as_text_or_as_floats() -> None:
+def test_numbers_are_accepted_as_strings_and_floats() -> None:
     order = typed({"upTo": "7", "count": 5.0, "delay": "1.5"}, Order)
     assert (order.up_to, order.count, order.delay) == (7, 5, 1.5)
     assert type(order.count) is int
 
 
-def test_null_is_nothing_where_a_member_may_be_null() -> None:
+def test_null_is_accepted_for_nullable_members() -> None:
     assert typed({"upTo": 1, "note": None}, Order).note is None

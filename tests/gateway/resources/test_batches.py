@@ -29,7 +29,7 @@ def acked(batch: str, total: int) -> dict[str, Any]:
     return {"batch": batch, "queue": "p1/q", "total": total, "acked": total}
 
 
-async def test_a_batch_that_is_sent_at_once_is_reported_when_its_messages_are_settled(gateway: Running) -> None:
+async def test_batch_sent_in_one_request_is_reported_when_settled(gateway: Running) -> None:
     sent = await gateway.http.post(f"{MESSAGES}/batch?to=done", json=[{"message": "1"}, {"message": "2"}])
     batch = sent.json()["batch"]
     assert sent.status_code == 201 and len(sent.json()["ids"]) == 2 and len(batch) == 16
@@ -48,7 +48,7 @@ async def test_a_batch_that_is_sent_at_once_is_reported_when_its_messages_are_se
     assert "batches" not in (await gateway.http.get(QUEUE)).json()
 
 
-async def test_the_members_of_a_batch_may_come_one_by_one_over_all_ways(gateway: Running) -> None:
+async def test_batch_can_be_sent_message_by_message_over_all_transports(gateway: Running) -> None:
     await gateway.publish("1", **{"x-batch": "a", "x-batch-size": "4"})
     assert (await gateway.http.post(f"{MESSAGES}?delay=0", content="2", headers={"x-batch": "a"})).status_code == 201
     array = [{"message": "3", "batch": "a", "batch_to": "done"}]
@@ -65,7 +65,7 @@ async def test_the_members_of_a_batch_may_come_one_by_one_over_all_ways(gateway:
     assert await report(gateway) == acked("a", 4)
 
 
-async def test_a_batch_is_dropped_by_its_id_which_may_have_any_characters(gateway: Running) -> None:
+async def test_batch_with_any_id_can_be_dropped(gateway: Running) -> None:
     await gateway.publish("1", **{"x-batch": "a/b c", "x-batch-size": "2", "x-batch-to": "done"})
     path = f"{QUEUE}/batches/a%2Fb%20c"
     assert (await gateway.http.get(path)).json()["batch"] == "a/b c"
@@ -79,7 +79,7 @@ async def test_a_batch_is_dropped_by_its_id_which_may_have_any_characters(gatewa
     assert await gateway.pop_all() == [b"1"]
 
 
-async def test_batches_come_by_id_and_in_pages(gateway: Running) -> None:
+async def test_batches_are_listed_by_id_in_pages(gateway: Running) -> None:
     for batch in "cab":
         await gateway.publish("1", **{"x-batch": batch})
     page = (await gateway.http.get(f"{QUEUE}/batches?limit=2")).json()
@@ -99,7 +99,7 @@ async def test_batches_come_by_id_and_in_pages(gateway: Running) -> None:
         ({"x-batch": "b", "x-batch-size": "3"}, "", "x-batch-size is 3, but batch b has a size of 2"),
     ],
 )
-async def test_what_is_wrong_is_400_with_its_rule(
+async def test_invalid_batch_parameters_are_400_with_the_rule(
     gateway: Running, headers: dict[str, str], query: str, text: str
 ) -> None:
     await gateway.publish("1", **{"x-batch": "b", "x-batch-size": "2"})
@@ -107,13 +107,13 @@ async def test_what_is_wrong_is_400_with_its_rule(
     assert reply.status_code == 400 and text in reply.json()["detail"]
 
 
-async def test_a_message_to_an_event_can_be_of_no_batch(gateway: Running) -> None:
+async def test_event_message_with_a_batch_is_refused(gateway: Running) -> None:
     await gateway.http.put("/v2/p1/events/e/queues/q")
     reply = await gateway.http.post("/v2/p1/events/e/messages", content="x", headers={"x-batch": "a"})
     assert reply.status_code == 400 and "an event can't be of one" in reply.json()["detail"]
 
 
-async def test_the_parameter_to_is_for_messages_without_a_batch(gateway: Running) -> None:
+async def test_parameter_to_is_refused_with_a_batch(gateway: Running) -> None:
     reply = await gateway.http.post(f"{MESSAGES}/batch?to=done", json=[{"message": "1", "batch": "a"}])
     assert reply.status_code == 400 and "none may name another" in reply.json()["detail"]
     reply = await gateway.http.post(f"{MESSAGES}/batch?batch=a", json=[{"message": "1"}])
@@ -121,7 +121,7 @@ async def test_the_parameter_to_is_for_messages_without_a_batch(gateway: Running
 
 
 @pytest.mark.parametrize("query", ["?to=done", "?to=done&batch=mine"])
-async def test_a_batch_that_is_sent_again_with_its_key_is_stored_once(gateway: Running, query: str) -> None:
+async def test_batch_repeated_under_its_key_is_stored_once(gateway: Running, query: str) -> None:
     headers, array = {"Idempotency-Key": "k"}, [{"message": "1"}]
     once, again = [
         (await gateway.http.post(f"{MESSAGES}/batch{query}", json=array, headers=headers)).json() for _ in range(2)
@@ -131,7 +131,7 @@ async def test_a_batch_that_is_sent_again_with_its_key_is_stored_once(gateway: R
     assert await report(gateway) == acked(once["batch"], 1)
 
 
-async def test_explain_says_what_has_not_ended_and_why_a_report_waits(gateway: Running) -> None:
+async def test_explain_shows_open_messages_and_waiting_reports(gateway: Running) -> None:
     await gateway.publish("1", **{"x-batch": "a", "x-batch-size": "1", "x-batch-to": "done"})
     sentences = (await gateway.http.get(f"{QUEUE}/explain")).json()["sentences"]
     said = "Batch 'a' has not ended: it has 1 of its 1 messages, of which 1 is not settled."

@@ -23,7 +23,7 @@ def lines(reply: Response) -> list[dict[str, object]]:
     return [orjson.loads(line) for line in reply.content.splitlines()]
 
 
-async def test_a_page_for_people_has_a_line_for_each_message(gateway: Running) -> None:
+async def test_html_page_has_a_line_per_message(gateway: Running) -> None:
     await gateway.publish("a", **{"content-type": "text/plain", "x-msg-x-color": "blue"})
     await gateway.publish(b"\xff")
     reply = await gateway.http.get(BROWSE)
@@ -40,7 +40,7 @@ async def test_a_page_for_people_has_a_line_for_each_message(gateway: Running) -
     assert (second["encoding"], second["message"]) == ("base64", "/w==")
 
 
-async def test_a_page_for_programs_says_the_same(gateway: Running) -> None:
+async def test_json_page_has_the_same_content(gateway: Running) -> None:
     await gateway.publish("a", "bb", "ccc", **{"content-type": "text/plain"})
     await gateway.http.post(MESSAGES + "/batch", json=[{"message": str(n)} for n in range(300)])
     leased = (await gateway.http.post(MESSAGES + "/lease", json={"count": 100})).json()["messages"]
@@ -57,7 +57,7 @@ async def test_a_page_for_programs_says_the_same(gateway: Running) -> None:
         assert [(row.seq, row.timestamp, row.tries, row.body) for row in rows_of(reply.content)] == expected != []
 
 
-async def test_a_reader_goes_from_page_to_page_to_the_end(gateway: Running) -> None:
+async def test_pages_can_be_followed_to_the_end(gateway: Running) -> None:
     await gateway.http.post(MESSAGES + "/batch", json=[{"message": str(n)} for n in range(100)])
     seen: list[object] = []
     position = 1
@@ -94,7 +94,7 @@ async def test_delayed_leased_and_expiring_messages_are_shown_with_their_groups_
     assert [row.body for row in rows_of(reply.content)] == [b"a", b"b", b"c"]
 
 
-async def test_a_group_browses_what_is_pending_in_it(gateway: Running) -> None:
+async def test_browse_of_a_group_shows_its_pending_messages(gateway: Running) -> None:
     await gateway.publish("a", "b", "c")
     await gateway.http.put(QUEUE + "/groups/g")
     await gateway.http.post(QUEUE + "/groups/g/ack", json={"upTo": 2})
@@ -105,7 +105,7 @@ async def test_a_group_browses_what_is_pending_in_it(gateway: Running) -> None:
         assert [line["message"] for line in lines(reply)] == ["c", "d"]
 
 
-async def test_what_is_lost_is_410_with_where_to_continue(gateway: Running) -> None:
+async def test_lost_position_is_410_with_the_next_position(gateway: Running) -> None:
     await gateway.publish("a", "b", "c")
     await gateway.http.put(QUEUE + "/groups/g")
     await gateway.http.delete(MESSAGES)
@@ -134,7 +134,7 @@ async def test_bad_parameters_are_refused(gateway: Running, query: str, status: 
     assert (await gateway.http.get(f"{BROWSE}?{query}")).status_code == status
 
 
-async def test_the_epoch_tells_one_queue_from_the_next(gateway: Running) -> None:
+async def test_epoch_distinguishes_recreated_queues(gateway: Running) -> None:
     epoch = (await gateway.http.get(QUEUE + "/offsets")).json()["epoch"]
     assert (await gateway.http.get(f"{BROWSE}?epoch={epoch}")).status_code == 200
     await gateway.http.delete(QUEUE)

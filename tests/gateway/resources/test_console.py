@@ -13,7 +13,7 @@ FILES = Path(__file__).resolve().parents[3] / "gateway" / "console"
 
 
 @pytest.mark.anyio
-async def test_the_page_and_all_it_asks_for_are_served(gateway: Running) -> None:
+async def test_console_page_and_its_files_are_served(gateway: Running) -> None:
     page = await gateway.http.get("/console")
     assert page.status_code == 200 and page.headers["content-type"] == "text/html; charset=utf-8"
     asked = re.findall(r'(?:href|src)="console/([^"]+)"', page.text)
@@ -27,7 +27,7 @@ async def test_the_page_and_all_it_asks_for_are_served(gateway: Running) -> None
 
 
 @pytest.mark.anyio
-async def test_browsers_find_an_icon(gateway: Running) -> None:
+async def test_icon_is_served(gateway: Running) -> None:
     """It was 404."""
     icon = await gateway.http.get("/favicon.ico")
     assert (icon.status_code, icon.headers["content-type"]) == (200, "image/svg+xml")
@@ -37,7 +37,7 @@ async def test_browsers_find_an_icon(gateway: Running) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_browser_may_run_nothing_but_these_files(gateway: Running) -> None:
+async def test_csp_allows_only_the_console_files(gateway: Running) -> None:
     """`script-src 'self'` allowed a message as well, fetched from /mq with a type that its publisher chose."""
     nonces = set()
     for _ in range(2):
@@ -57,12 +57,12 @@ async def test_a_browser_may_run_nothing_but_these_files(gateway: Running) -> No
 
 @pytest.mark.parametrize("name", ["nothing.js", "index.html", "..%2fconsole.py", "console.py", "%2e%2e", "main.js%00"])
 @pytest.mark.anyio
-async def test_there_is_nothing_else(gateway: Running, name: str) -> None:
+async def test_unknown_console_paths_are_404(gateway: Running, name: str) -> None:
     reply = await gateway.http.get(f"/console/{name}")
     assert reply.status_code in (400, 404) and reply.headers["content-type"] == "application/problem+json"
 
 
-def test_no_script_makes_markup_of_text_and_nothing_is_fetched_from_elsewhere() -> None:
+def test_scripts_create_no_markup_from_text_and_fetch_nothing_external() -> None:
     for file in FILES.iterdir():
         text = file.read_text(encoding="utf-8")
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", text), file
@@ -70,7 +70,7 @@ def test_no_script_makes_markup_of_text_and_nothing_is_fetched_from_elsewhere() 
 
 
 @pytest.mark.anyio
-async def test_the_root_leads_browsers_to_the_console_and_tells_programs_where_everything_is(gateway: Running) -> None:
+async def test_root_redirects_browsers_and_lists_links_for_programs(gateway: Running) -> None:
     browser = await gateway.http.get("/", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
     assert (browser.status_code, browser.headers["location"]) == (303, "/console")
     program = await gateway.http.get("/")
@@ -82,7 +82,7 @@ async def test_the_root_leads_browsers_to_the_console_and_tells_programs_where_e
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("page", ["/console", "/docs", "/docs/problems"])
-async def test_a_page_with_a_slash_behind_it_is_led_to(gateway: Running, page: str) -> None:
+async def test_trailing_slash_of_the_console_redirects(gateway: Running, page: str) -> None:
     """It was 404."""
     reply = await gateway.http.get(page + "/")
     assert (reply.status_code, reply.headers["location"]) == (308, page)

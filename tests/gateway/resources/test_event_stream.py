@@ -70,7 +70,7 @@ async def settle(gateway: Running, verb: str, *ack_ids: str, **more: object) -> 
     return result
 
 
-async def test_messages_come_as_events_and_are_settled_by_their_ids(gateway: Running) -> None:
+async def test_stream_messages_can_be_settled_by_id(gateway: Running) -> None:
     await gateway.publish("early", **{"Content-Type": "text/plain", "x-msg-x-a": "1"})
     async with stream(gateway) as events:
         ack_id, data = await events.event()
@@ -100,7 +100,7 @@ async def test_no_more_than_limit_are_unsettled(gateway: Running) -> None:
         assert await gateway.counts() == (1, 2, 1)
 
 
-async def test_a_lease_that_runs_out_is_delivered_again(gateway: Running) -> None:
+async def test_expired_stream_lease_is_redelivered(gateway: Running) -> None:
     await gateway.publish("a")
     async with stream(gateway, "?limit=1&seconds=0.05") as events:
         (first, one), (second, two) = await events.events(2)
@@ -109,7 +109,7 @@ async def test_a_lease_that_runs_out_is_delivered_again(gateway: Running) -> Non
         assert (await settle(gateway, "ack", first))["stale"] == [first]
 
 
-async def test_a_lease_that_is_extended_stays(gateway: Running) -> None:
+async def test_extended_stream_lease_stays(gateway: Running) -> None:
     await gateway.publish("a", "b")
     async with stream(gateway, "?limit=1&seconds=60") as events:
         ack_id, _ = await events.event()
@@ -121,7 +121,7 @@ async def test_a_lease_that_is_extended_stays(gateway: Running) -> None:
         assert (await events.event())[1]["message"] == "b"
 
 
-async def test_what_was_sent_can_be_settled_after_the_stream_has_ended(gateway: Running) -> None:
+async def test_messages_can_be_settled_after_the_stream_ended(gateway: Running) -> None:
     await gateway.publish("a", "b")
     async with stream(gateway) as events:
         sent = [ack_id for ack_id, _ in await events.events(2)]
@@ -130,7 +130,7 @@ async def test_what_was_sent_can_be_settled_after_the_stream_has_ended(gateway: 
 
 
 @pytest.mark.parametrize("is_settled", [False, True])
-async def test_last_event_id_gives_back_what_was_not_seen(gateway: Running, is_settled: bool) -> None:
+async def test_last_event_id_requeues_unseen_messages(gateway: Running, is_settled: bool) -> None:
     await gateway.publish(*"abcd")
     async with stream(gateway) as events:
         sent = [ack_id for ack_id, _ in await events.events(4)]
@@ -146,7 +146,7 @@ async def test_last_event_id_gives_back_what_was_not_seen(gateway: Running, is_s
         assert (await settle(gateway, "ack", sent[2]))["stale"] == [sent[2]]
 
 
-async def test_a_client_that_connects_again_ends_its_first_stream(gateway: Running) -> None:
+async def test_reconnecting_client_ends_its_first_stream(gateway: Running) -> None:
     await gateway.publish("a")
     async with stream(gateway) as first:
         ack_id, _ = await first.event()
@@ -187,7 +187,7 @@ async def test_the_encoding_can_be_chosen(gateway: Running) -> None:
         assert (await events.event())[1]["message"] == "616263"
 
 
-async def test_a_group_has_a_stream_of_its_own(gateway: Running) -> None:
+async def test_group_has_its_own_stream(gateway: Running) -> None:
     await gateway.http.put(QUEUE, json={"groups": ["g"]})
     await gateway.publish("a")
     async with stream(gateway, "?group=g") as events:
@@ -210,7 +210,7 @@ async def test_the_end_of_the_server_ends_the_stream(gateway: Running) -> None:
     await stopping
 
 
-async def test_silence_is_broken_by_comments(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_stream_sends_comments(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("curbstone.gateway.resources.messages.event_stream.KEEP_ALIVE_MS", 10)
     async with stream(gateway) as events, asyncio.timeout(60):
         assert await events.block() == {"": ""}
@@ -224,11 +224,11 @@ async def test_a_bad_parameter_is_400(gateway: Running, query: str) -> None:
     assert (await gateway.http.get(MESSAGES + query, headers=ACCEPT)).status_code == 400
 
 
-async def test_no_queue_no_stream(gateway: Running) -> None:
+async def test_missing_queue_has_no_stream(gateway: Running) -> None:
     assert (await gateway.http.get("/v2/p1/queues/none/messages", headers=ACCEPT)).status_code == 404
 
 
-async def test_head_takes_nothing(gateway: Running) -> None:
+async def test_head_takes_no_message(gateway: Running) -> None:
     await gateway.publish("a")
     assert (await gateway.http.head(MESSAGES, headers=ACCEPT)).status_code == 200
     assert await gateway.counts() == (1, 0, 0)
@@ -243,13 +243,13 @@ async def test_a_page_of_another_origin_gets_no_stream(gateway: Running, headers
     assert await gateway.counts() == (1, 0, 0)
 
 
-async def test_a_listed_origin_gets_one(gateway: Running) -> None:
+async def test_listed_origin_gets_a_stream(gateway: Running) -> None:
     await gateway.publish("a")
     async with stream(gateway, Origin="https://app.example") as events:
         assert (await events.event())[1]["message"] == "a"
 
 
-async def test_streams_that_are_done_with_are_forgotten(gateway: Running) -> None:
+async def test_ended_streams_are_freed(gateway: Running) -> None:
     for body in "abc":
         await gateway.publish(body)
         async with stream(gateway) as events:

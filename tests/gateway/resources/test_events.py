@@ -29,7 +29,7 @@ async def bodies(gateway: Running, queue: str) -> list[str]:
     return [message["message"] for message in found]
 
 
-async def test_a_message_to_an_event_is_in_every_queue_bound_to_it(gateway: Running) -> None:
+async def test_event_reaches_every_bound_queue(gateway: Running) -> None:
     await bind(gateway, "order", "a", "b")
     await bind(gateway, "order.*", "c")
     reply = await gateway.http.post(f"{EVENTS}/order/messages?delay=0", content="1", headers={"x-msg-x-a": "7"})
@@ -39,7 +39,7 @@ async def test_a_message_to_an_event_is_in_every_queue_bound_to_it(gateway: Runn
     assert [await bodies(gateway, name) for name in "abc"] == [["1"], ["1"], []]
 
 
-async def test_an_event_may_have_a_slash_as_over_stomp(gateway: Running) -> None:
+async def test_event_name_can_have_a_slash(gateway: Running) -> None:
     """A durable subscriber to `/topic/a/b` bound its queue to such an event, and HTTP could not undo it."""
     await bind(gateway, "a%2Fb", "q")
     await bind(gateway, "a%252Fb", "p")
@@ -55,7 +55,7 @@ async def test_an_event_may_have_a_slash_as_over_stomp(gateway: Running) -> None
 
 
 @pytest.mark.parametrize("path", ["/v2/p%2F1/events/a/queues/q", f"{EVENTS}/a/queues/b%2Fq", f"{EVENTS}%2Fa/queues/q"])
-async def test_other_names_have_no_slash(gateway: Running, path: str) -> None:
+async def test_other_names_cannot_have_a_slash(gateway: Running, path: str) -> None:
     reply = await gateway.http.put(path)
     assert (reply.status_code, reply.json()["detail"]) == (
         400,
@@ -70,12 +70,12 @@ async def test_a_queue_bound_twice_over_gets_one_copy(gateway: Running) -> None:
     assert (reply.json(), await bodies(gateway, "a")) == ({"queues": 1}, ["1"])
 
 
-async def test_nobody_bound_is_reported_and_no_error(gateway: Running) -> None:
+async def test_event_without_bindings_is_reported_without_error(gateway: Running) -> None:
     reply = await gateway.http.post(f"{EVENTS}/order/messages", content="1")
     assert (reply.status_code, reply.json()) == (201, {"queues": 0})
 
 
-async def test_the_list_has_what_is_bound_and_nothing_else(gateway: Running) -> None:
+async def test_list_has_only_bound_events(gateway: Running) -> None:
     await bind(gateway, "order", "b", "a")
     await bind(gateway, "%23", "a")
     await gateway.http.put("/v2/other/queues/a")
@@ -88,7 +88,7 @@ async def test_the_list_has_what_is_bound_and_nothing_else(gateway: Running) -> 
     assert (await gateway.http.get(EVENTS)).json() == {"events": [{"event": "#", "queues": ["a"]}]}
 
 
-async def test_events_of_projects_are_apart(gateway: Running) -> None:
+async def test_events_are_per_project(gateway: Running) -> None:
     await bind(gateway, "order", "a")
     reply = await gateway.http.post("/v2/p2/events/order/messages", content="1")
     assert (reply.json(), await bodies(gateway, "a")) == ({"queues": 0}, [])
@@ -105,12 +105,12 @@ async def test_events_of_projects_are_apart(gateway: Running) -> None:
         ("GET", "/order/messages", 405),
     ],
 )
-async def test_what_is_wrong_is_refused(gateway: Running, verb: str, path: str, status: int) -> None:
+async def test_invalid_requests_are_refused(gateway: Running, verb: str, path: str, status: int) -> None:
     reply = await gateway.http.request(verb, EVENTS + path)
     assert reply.status_code == status, reply.text
 
 
-async def test_who_has_no_room_is_named_and_the_others_have_it(gateway: Running) -> None:
+async def test_full_queue_is_named_and_others_get_the_event(gateway: Running) -> None:
     await bind(gateway, "order", "small", max_message_size=10)
     await bind(gateway, "order", "large")
     reply = await gateway.http.post(f"{EVENTS}/order/messages", content="x" * 11)
@@ -119,7 +119,7 @@ async def test_who_has_no_room_is_named_and_the_others_have_it(gateway: Running)
     assert [await bodies(gateway, "small"), await bodies(gateway, "large")] == [[], ["x" * 11]]
 
 
-async def test_a_batch_is_in_all_queues_or_in_none(gateway: Running) -> None:
+async def test_event_batch_is_stored_in_all_queues_or_none(gateway: Running) -> None:
     await bind(gateway, "order", "small", max_message_size=10)
     await bind(gateway, "order", "large")
     reply = await gateway.http.post(f"{EVENTS}/order/messages/batch", json=[{"message": "1"}, {"message": "2"}])
@@ -129,12 +129,12 @@ async def test_a_batch_is_in_all_queues_or_in_none(gateway: Running) -> None:
     assert [await bodies(gateway, "small"), await bodies(gateway, "large")] == [["1", "2"], ["1", "2"]]
 
 
-async def test_a_key_is_refused_for_it_could_not_hold(gateway: Running) -> None:
+async def test_idempotency_key_is_refused_for_events(gateway: Running) -> None:
     reply = await gateway.http.post(f"{EVENTS}/order/messages", content="1", headers={"idempotency-key": "k"})
     assert reply.status_code == 400
 
 
-async def test_bindings_are_there_after_a_restart(tmp_path: Path) -> None:
+async def test_bindings_survive_a_restart(tmp_path: Path) -> None:
     for _ in range(2):
         async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
             if not (await gateway.http.get(EVENTS)).json()["events"]:
@@ -182,7 +182,7 @@ async def test_a_websocket_continues_behind_a_message_that_is_too_large(gateway:
     ("protocol", "event", "query"),
     [("consume", "order", ""), ("publish", "order.*", ""), ("publish", "o", "?confirm=json")],
 )
-async def test_what_a_websocket_of_an_event_can_not_do_is_refused(
+async def test_unsupported_event_websocket_options_are_refused(
     gateway: Running, protocol: str, event: str, query: str
 ) -> None:
     with pytest.raises(InvalidStatus) as refused:
@@ -194,7 +194,7 @@ async def test_what_a_websocket_of_an_event_can_not_do_is_refused(
 # --- filters
 
 
-async def test_a_binding_has_a_filter_that_is_shown_replaced_and_removed(gateway: Running) -> None:
+async def test_binding_filter_can_be_shown_replaced_and_removed(gateway: Running) -> None:
     await bind(gateway, "order", "all", "eu")
     path = f"{EVENTS}/order/queues/eu"
     assert (await gateway.http.put(path, json={"filter": "region = 'eu'"})).status_code == 201
@@ -214,7 +214,7 @@ async def test_a_binding_has_a_filter_that_is_shown_replaced_and_removed(gateway
     assert "filters" not in (await gateway.http.get("/v2/p1/queues/eu")).json()
 
 
-async def test_a_batch_to_an_event_reaches_the_queues_whose_filter_any_message_passes(gateway: Running) -> None:
+async def test_event_batch_reaches_queues_with_a_matching_filter(gateway: Running) -> None:
     await bind(gateway, "order", "eu", "us", "asia")
     for name in ("eu", "us", "asia"):
         await gateway.http.put(f"{EVENTS}/order/queues/{name}", json={"filter": f"region = '{name}'"})
@@ -224,7 +224,7 @@ async def test_a_batch_to_an_event_reaches_the_queues_whose_filter_any_message_p
     assert [await bodies(gateway, name) for name in ("eu", "us", "asia")] == [["0", "2"], ["1", "3"], []]
 
 
-async def test_over_a_websocket_each_message_is_confirmed_whether_or_not_it_passes(gateway: Running) -> None:
+async def test_websocket_confirms_messages_that_match_no_filter(gateway: Running) -> None:
     await bind(gateway, "order", "eu")
     await gateway.http.put(f"{EVENTS}/order/queues/eu", json={"filter": "content-type = 'text/x'"})
     async with gateway.socket("publish", path=f"{EVENTS}/order/messages") as socket:
@@ -250,7 +250,7 @@ async def test_a_bad_binding_is_refused(gateway: Running, body: object, error: s
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-async def test_a_client_can_not_take_from_a_queue_with_a_filter(gateway: Running, method: str) -> None:
+async def test_consuming_with_a_filter_is_refused(gateway: Running, method: str) -> None:
     """It was ignored: a pop with a filter took any message."""
     await bind(gateway, "order", "a")
     await gateway.http.post("/v2/p1/queues/a/messages", content="1")

@@ -18,16 +18,16 @@ async def said(gateway: Running, query: str = "") -> str:
     return " ".join(reply.json()["sentences"])
 
 
-async def test_an_empty_queue(gateway: Running) -> None:
+async def test_explain_empty_queue(gateway: Running) -> None:
     assert await said(gateway) == "It has no messages."
 
 
-async def test_nobody_consumes(gateway: Running) -> None:
+async def test_explain_queue_without_consumers(gateway: Running) -> None:
     await gateway.publish("1")
     assert await said(gateway) == "1 message is ready. No consumer is connected."
 
 
-async def test_it_is_paused(gateway: Running) -> None:
+async def test_explain_paused_queue(gateway: Running) -> None:
     await gateway.publish("1", "2")
     await gateway.http.put(QUEUE, json={"paused": True})
     text = await said(gateway)
@@ -37,7 +37,7 @@ async def test_it_is_paused(gateway: Running) -> None:
         assert "Its only consumer has room." in text, "and not that they get them now"
 
 
-async def test_a_consumer_holds_all_it_may(gateway: Running) -> None:
+async def test_explain_consumer_with_full_window(gateway: Running) -> None:
     await gateway.publish("1", "2", "3")
     async with gateway.socket("consume", "?ack&limit=2") as socket:
         for _ in range(4):
@@ -52,7 +52,7 @@ async def test_a_consumer_holds_all_it_may(gateway: Running) -> None:
         assert holder == expected | {"protocol": "websocket"}
 
 
-async def test_keys_are_listed_with_what_waits_and_is_in_flight_of_them(gateway: Running) -> None:
+async def test_explain_lists_keys_with_waiting_and_in_flight(gateway: Running) -> None:
     await gateway.http.put(QUEUE, json={"fair": True, "key_limit": 2, "key_rate": 0.001})
     for key in "aaab":
         await gateway.http.post(MESSAGES, content=key, headers={"x-key": key})
@@ -74,7 +74,7 @@ async def test_keys_are_listed_with_what_waits_and_is_in_flight_of_them(gateway:
     assert (await gateway.http.get("/v2/p1/queues/missing/keys")).status_code == 404
 
 
-async def test_messages_are_leased_or_delayed(gateway: Running) -> None:
+async def test_explain_leased_or_delayed_messages(gateway: Running) -> None:
     await gateway.publish("1")
     await gateway.http.post(f"{MESSAGES}/lease", json={"seconds": 60})
     await gateway.http.post(f"{MESSAGES}?delay=3600", content="2")
@@ -83,7 +83,7 @@ async def test_messages_are_leased_or_delayed(gateway: Running) -> None:
     assert "1 message is delayed; the first is due at 20" in text
 
 
-async def test_what_waits_for_a_group_that_is_not_declared_is_reported(gateway: Running) -> None:
+async def test_explain_messages_of_an_undeclared_group(gateway: Running) -> None:
     await gateway.http.post(f"{MESSAGES}?groups=zz", content="1")
     assert "1 message is ready for group zz, which is not declared" in await said(gateway)
     assert (await said(gateway, "?group=zz")).startswith(
@@ -92,7 +92,7 @@ async def test_what_waits_for_a_group_that_is_not_declared_is_reported(gateway: 
     assert "1 message is ready for group zz. No consumer is connected for group zz." in await said(gateway, "?group=zz")
 
 
-async def test_a_full_queue(gateway: Running) -> None:
+async def test_explain_full_queue(gateway: Running) -> None:
     await gateway.http.put(QUEUE, json={"cap": "64KiB"})
     while (await gateway.http.post(MESSAGES, content="x" * 4000)).status_code == 201:
         pass
@@ -101,7 +101,7 @@ async def test_a_full_queue(gateway: Running) -> None:
     assert "of its cap of 64 KiB, and" in text and "when it is full, it refuses messages" in text
 
 
-async def test_a_queue_that_refuses_messages_long_before_its_cap_says_so(gateway: Running) -> None:
+async def test_explain_queue_refusing_below_its_cap(gateway: Running) -> None:
     """At 77 % of a small cap, and with a message that is large for it, none of this was reported."""
     await gateway.http.put(QUEUE, json={"cap": "256KiB"})
     await gateway.publish(*["x" * 60_000] * 2)
@@ -123,14 +123,14 @@ async def test_a_queue_that_refuses_messages_long_before_its_cap_says_so(gateway
 
 
 @pytest.mark.source
-async def test_a_queue_on_a_full_disk_does_not_name_its_cap(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_explain_full_disk_without_naming_the_cap(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """It said how much of its cap it takes, as if that were the cause."""
     await gateway.publish("1")
     monkeypatch.setattr(LocalQueue, "space", lambda _: Space(reserved=400_000, available=0, refused_last_minute=3))
     assert (await said(gateway)).endswith("It refused 3 messages in the last minute; none fits now.")
 
 
-async def test_where_a_message_is(gateway: Running) -> None:
+async def test_explain_a_message(gateway: Running) -> None:
     reply = await gateway.http.post(MESSAGES, content="1")
     message_id = reply.headers["x-msg-id"]
     assert f"Message {message_id} is ready" in await said(gateway, f"?id={message_id}")
@@ -172,7 +172,7 @@ async def test_lists_are_paged_and_filtered(gateway: Running) -> None:
     assert (await gateway.http.get("/v2?limit=x")).status_code == 400
 
 
-async def test_what_made_room_to_newer_messages_is_reported_and_counted(gateway: Running) -> None:
+async def test_dropped_oldest_messages_are_reported_and_counted(gateway: Running) -> None:
     await gateway.http.put(QUEUE, json={"cap": "64KiB", "overflow": "drop-oldest"})
     for _ in range(40):
         await gateway.publish("x" * 4000)
@@ -182,7 +182,7 @@ async def test_what_made_room_to_newer_messages_is_reported_and_counted(gateway:
     assert f"curbstone_messages_overflowed_total {float(40 - rdy)}" in (await gateway.http.get("/metrics")).text
 
 
-async def test_a_message_waits_behind_another_of_its_key_before_anybody_has_met_it(gateway: Running) -> None:
+async def test_explain_message_behind_another_of_its_key(gateway: Running) -> None:
     """It said that the message is ready, until something else had tried to take it."""
     replies = [await gateway.http.post(f"{QUEUE}/messages", content="1", headers={"x-key": "k"}) for _ in range(2)]
     ids = [reply.headers["x-msg-id"] for reply in replies]
@@ -193,7 +193,7 @@ async def test_a_message_waits_behind_another_of_its_key_before_anybody_has_met_
     assert "was delivered and is not settled" in sentence
 
 
-async def test_ready_messages_that_wait_behind_others_of_their_keys(gateway: Running) -> None:
+async def test_explain_ready_messages_behind_others_of_their_keys(gateway: Running) -> None:
     """It said that they are ready, and that a consumer with room gets them now."""
     for key in ("a", "b", "a", "b"):
         await gateway.publish("1", **{"x-key": key})
@@ -213,7 +213,7 @@ async def test_ready_messages_that_wait_behind_others_of_their_keys(gateway: Run
         assert "behind others" not in await said(gateway)
 
 
-async def test_messages_that_limits_hold_back(gateway: Running) -> None:
+async def test_explain_messages_held_by_limits(gateway: Running) -> None:
     await gateway.http.put(QUEUE, json={"in_flight": 2})
     await gateway.publish("1", "2", "3")
     await gateway.http.post(f"{MESSAGES}/lease")
@@ -231,7 +231,7 @@ async def test_messages_that_limits_hold_back(gateway: Running) -> None:
     assert "held_back" not in (await gateway.http.get(QUEUE)).json()
 
 
-async def test_messages_that_the_limits_of_their_keys_hold_back(gateway: Running) -> None:
+async def test_explain_messages_held_by_key_limits(gateway: Running) -> None:
     await gateway.http.put(QUEUE, json={"key_limit": 2, "fair": True})
     for _ in range(4):
         await gateway.http.post(MESSAGES, content="m", headers={"x-key": "a"})
@@ -256,7 +256,7 @@ async def test_messages_that_the_limits_of_their_keys_hold_back(gateway: Running
     assert "is ready: it is delivered when its key is the one with the fewest" in text
 
 
-async def test_priorities_that_wait_for_others(gateway: Running) -> None:
+async def test_explain_waiting_priorities(gateway: Running) -> None:
     await gateway.publish("1", "2")
     assert "priority" not in await said(gateway)
     for priority in ("9", "9", "0"):
@@ -278,7 +278,7 @@ async def test_priorities_that_wait_for_others(gateway: Running) -> None:
     )
 
 
-async def test_messages_that_were_left_out_because_of_unique_names(gateway: Running) -> None:
+async def test_explain_messages_skipped_for_unique_names(gateway: Running) -> None:
     named = {"x-unique": "a"}
     first = await gateway.http.post(MESSAGES, content="x", headers=named)
     text = await said(gateway, f"?id={first.headers['x-msg-id']}")

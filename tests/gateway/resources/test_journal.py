@@ -27,7 +27,7 @@ async def eventful(gateway: Running) -> None:
     await gateway.http.post(QUEUE + "/groups/g/ack", json={"upTo": 2})
 
 
-async def test_events_come_as_lines_or_packed(gateway: Running) -> None:
+async def test_journal_is_served_as_lines_or_packed(gateway: Running) -> None:
     await eventful(gateway)
     reply = await gateway.http.get(JOURNAL)
     assert reply.headers["content-type"] == "application/x-ndjson"
@@ -58,7 +58,7 @@ async def test_events_come_as_lines_or_packed(gateway: Running) -> None:
     assert [row.value for row in rows] == [1, 2, 3, 0, dues[0], 0]
 
 
-async def test_a_reader_goes_from_page_to_page_and_waits_at_the_end(gateway: Running) -> None:
+async def test_journal_pages_can_be_followed_and_wait_at_the_end(gateway: Running) -> None:
     await eventful(gateway)
     seen: list[object] = []
     position = 0
@@ -79,7 +79,7 @@ async def test_a_reader_goes_from_page_to_page_and_waits_at_the_end(gateway: Run
     assert (reply.content, reply.headers["next-offset"]) == (b"", str(end))
 
 
-async def test_what_is_not_in_the_log_is_410(gateway: Running) -> None:
+async def test_position_outside_the_log_is_410(gateway: Running) -> None:
     await gateway.publish("a")
     before = int((await gateway.http.get(JOURNAL + "?limit=1")).headers["next-offset"])
     await gateway.http.post(QUEUE + "/purge")
@@ -96,5 +96,5 @@ async def test_bad_parameters_are_400(gateway: Running, query: str) -> None:
     assert (await gateway.http.get(f"{JOURNAL}?{query}")).status_code == 400
 
 
-async def test_a_queue_that_is_not_there_is_404(gateway: Running) -> None:
+async def test_missing_queue_is_404(gateway: Running) -> None:
     assert (await gateway.http.get("/v2/p1/queues/none/journal")).status_code == 404

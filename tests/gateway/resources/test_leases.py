@@ -24,7 +24,7 @@ async def lease(gateway: Running, **fields: Any) -> list[dict[str, Any]]:
     return messages
 
 
-async def test_a_lease_hands_out_messages_with_all_that_belongs_to_them(gateway: Running) -> None:
+async def test_lease_returns_messages_with_metadata(gateway: Running) -> None:
     await gateway.publish(b"text", **{"content-type": "text/plain", "x-msg-x-a": "1"})
     await gateway.publish(b"\xff")
     first, second = await lease(gateway, count=5)
@@ -38,7 +38,7 @@ async def test_an_empty_queue_leases_nothing(gateway: Running) -> None:
     assert await lease(gateway) == []
 
 
-async def test_a_lease_without_a_body_is_one_message(gateway: Running) -> None:
+async def test_lease_defaults_to_one_message(gateway: Running) -> None:
     await gateway.publish(b"a", b"b")
     reply = await gateway.http.post(MESSAGES + "/lease")
     assert len(reply.json()["messages"]) == 1
@@ -51,7 +51,7 @@ async def test_a_lease_can_wait(gateway: Running) -> None:
     assert await lease(gateway, wait=0.01) == []
 
 
-async def test_a_lease_returns_by_itself(gateway: Running) -> None:
+async def test_expired_lease_requeues_its_message(gateway: Running) -> None:
     await gateway.publish(b"a")
     [first] = await lease(gateway, seconds=0.05)
     [second] = await lease(gateway, wait=30)
@@ -61,7 +61,7 @@ async def test_a_lease_returns_by_itself(gateway: Running) -> None:
     assert reply.json() == {"settled": 0, "stale": [first["ackId"]]}
 
 
-async def test_an_ack_settles_and_names_what_is_stale(gateway: Running) -> None:
+async def test_ack_settles_and_lists_stale_ids(gateway: Running) -> None:
     await gateway.publish(b"a", b"b")
     tokens = [item["ackId"] for item in await lease(gateway, count=2)]
     reply = await call(gateway, "ack", ackIds=[*tokens, tokens[0], "1.made-up", ""])
@@ -70,7 +70,7 @@ async def test_an_ack_settles_and_names_what_is_stale(gateway: Running) -> None:
     assert (await call(gateway, "ack", ackIds=tokens)).json() == {"settled": 0, "stale": tokens}
 
 
-async def test_a_nack_gives_back_to_the_old_place(gateway: Running) -> None:
+async def test_nack_requeues_in_place(gateway: Running) -> None:
     await gateway.publish(b"a", b"b")
     [item] = await lease(gateway)
     assert (await call(gateway, "nack", ackIds=[item["ackId"]])).json() == {"settled": 1, "stale": []}
@@ -91,7 +91,7 @@ async def test_a_rejected_message_without_a_dead_letter_queue_is_dropped(gateway
     assert await gateway.counts() == (0, 0, 0)
 
 
-async def test_an_extended_lease_stays(gateway: Running) -> None:
+async def test_extended_lease_is_kept(gateway: Running) -> None:
     await gateway.publish(b"a", b"other")
     settled = 0
     while not settled:  # where all is slow, so short a lease may have ended before it is extended
@@ -105,7 +105,7 @@ async def test_an_extended_lease_stays(gateway: Running) -> None:
     assert (await call(gateway, "ack", ackIds=[item["ackId"]])).json()["settled"] == 1
 
 
-async def test_the_queue_says_how_long_a_lease_is(gateway: Running) -> None:
+async def test_lease_duration_defaults_to_the_queue_option(gateway: Running) -> None:
     await gateway.http.put(QUEUE, json={"lease": 0.05})
     await gateway.publish(b"a")
     await lease(gateway)
@@ -123,7 +123,7 @@ async def test_the_queue_says_how_long_a_lease_is(gateway: Running) -> None:
         *(("extend", body) for body in ('{"ackIds":[],"seconds":0}', '{"ackIds":[],"seconds":"x"}', "{}")),
     ],
 )
-async def test_a_bad_call_is_400(gateway: Running, name: str, body: str) -> None:
+async def test_invalid_call_is_400(gateway: Running, name: str, body: str) -> None:
     await gateway.publish(b"kept")
     reply = await gateway.http.post(f"{MESSAGES}/{name}", content=body)
     assert reply.status_code == 400

@@ -19,7 +19,7 @@ async def publish(gateway: Running, body: str, query: str = "") -> str:
     return reply.headers["x-msg-id"]
 
 
-async def test_a_message_is_looked_at_by_its_id(gateway: Running) -> None:
+async def test_message_can_be_read_by_id(gateway: Running) -> None:
     first, second = await publish(gateway, "1"), await publish(gateway, "2", "?delay=60")
     found = (await gateway.http.get(f"{MESSAGES}/{first}")).json()
     assert (found["id"], found["message"], found["state"]) == (first, "1", "rdy")
@@ -27,7 +27,7 @@ async def test_a_message_is_looked_at_by_its_id(gateway: Running) -> None:
     assert await gateway.counts() == (1, 0, 1), "nothing changed"
 
 
-async def test_what_is_settled_or_never_was_is_not_there(gateway: Running) -> None:
+async def test_settled_or_unknown_message_is_404(gateway: Running) -> None:
     first = await publish(gateway, "1")
     await publish(gateway, "2")
     await gateway.http.delete(MESSAGES)
@@ -38,7 +38,7 @@ async def test_what_is_settled_or_never_was_is_not_there(gateway: Running) -> No
 
 
 @pytest.mark.parametrize("state", ["rdy", "delayed", "wip"])
-async def test_a_message_is_cancelled_in_any_state(gateway: Running, state: str) -> None:
+async def test_message_can_be_cancelled_in_any_state(gateway: Running, state: str) -> None:
     message_id = await publish(gateway, "1", "?delay=60" if state == "delayed" else "")
     if state == "wip":
         (lease,) = (await gateway.http.post(f"{MESSAGES}/lease", json={})).json()["messages"]
@@ -71,7 +71,7 @@ async def test_a_pop_that_is_not_confirmed_returns(gateway: Running) -> None:
 
 
 @pytest.mark.parametrize("confirm", ["0", "", "soon", "604801"])
-async def test_a_bad_confirm_takes_nothing(gateway: Running, confirm: str) -> None:
+async def test_invalid_confirm_takes_no_message(gateway: Running, confirm: str) -> None:
     await publish(gateway, "1")
     assert (await gateway.http.delete(f"{MESSAGES}?confirm={confirm}")).status_code == 400
     assert await gateway.counts() == (1, 0, 0)
@@ -90,7 +90,7 @@ async def test_encoding_and_trace_travel_with_a_message(gateway: Running) -> Non
         assert {name: reply.headers[name] for name in headers} == headers
 
 
-async def test_one_dead_letter_goes_home(gateway: Running) -> None:
+async def test_single_dead_letter_is_redriven(gateway: Running) -> None:
     await gateway.http.put("/v2/p1/queues/q", json={"dead_letter": "dead"})
     await gateway.publish(b"1", b"2", b"3")
     leased = (await gateway.http.post(MESSAGES + "/lease", json={"count": 3})).json()["messages"]
@@ -118,7 +118,7 @@ async def happened(gateway: Running, message_id: str) -> tuple[str, list[dict[st
     return history["state"], history["events"]
 
 
-async def test_the_history_of_a_message_is_read_out_of_the_log_also_when_it_is_gone(gateway: Running) -> None:
+async def test_message_history_is_available_after_its_end(gateway: Running) -> None:
     await gateway.publish(b"other")
     message_id = await publish(gateway, "hello")
     published = {"event": "published", "bytes": 5}
@@ -136,7 +136,7 @@ async def test_the_history_of_a_message_is_read_out_of_the_log_also_when_it_is_g
     assert (state, events[3:]) == ("gone", [{"event": "settled", "group": ""}])
 
 
-async def test_the_history_of_one_of_many_and_of_what_never_was(
+async def test_message_history_of_one_of_many_and_of_an_unknown_id(
     gateway: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "EVENTS_AT_ONCE", 3)
@@ -175,7 +175,7 @@ async def of(gateway: Running, queue: str, message_id: str) -> list[dict[str, An
     return events
 
 
-async def test_the_history_follows_a_message_through_its_death_and_its_redrive(gateway: Running) -> None:
+async def test_message_history_spans_dead_letter_and_redrive(gateway: Running) -> None:
     """It ended with "gone" for the id that it died under, and began with "published" for that of the dead letter."""
     await gateway.http.put(QUEUE, json={"dead_letter": "dead"})
     await gateway.http.post(f"{DEAD}/messages", content="in front")
@@ -202,7 +202,7 @@ async def test_the_history_follows_a_message_through_its_death_and_its_redrive(g
     assert (await of(gateway, QUEUE, first))[-1]["to"] == {"queue": "p1/dead", "id": letter}
 
 
-async def test_letters_of_several_queues_are_followed_home(gateway: Running) -> None:
+async def test_message_history_of_dead_letters_of_several_queues(gateway: Running) -> None:
     """One redrive moves them in one transaction."""
     ids = {}
     for queue in ("a", "b"):
@@ -221,7 +221,7 @@ async def test_letters_of_several_queues_are_followed_home(gateway: Running) -> 
         assert returned["from"] == {"queue": "p1/dead", "id": letter}
 
 
-async def test_what_the_log_has_forgotten_the_messages_themselves_tell(gateway: Running) -> None:
+async def test_message_history_uses_dead_letter_headers_when_the_log_is_gone(gateway: Running) -> None:
     await gateway.http.put(QUEUE, json={"dead_letter": "dead", "cap": 65536})
     await gateway.http.put(DEAD, json={"cap": 131072})
     first = await reject(gateway, "hello", "no")

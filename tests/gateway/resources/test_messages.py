@@ -14,7 +14,7 @@ from tests.kit.gateway import MESSAGES, QUEUE, Running
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_message_returns_as_it_was_sent(gateway: Running) -> None:
+async def test_message_round_trips(gateway: Running) -> None:
     sent = await gateway.http.post(
         MESSAGES, content=b"Hello", headers={"Content-Type": "text/plain", "X-Msg-X-Foo": "Bar", "x-msg-y": "dropped"}
     )
@@ -37,14 +37,14 @@ async def test_without_a_content_type_it_is_an_octet_stream(gateway: Running) ->
     assert (await gateway.http.delete(MESSAGES)).headers["content-type"] == "application/octet-stream"
 
 
-async def test_messages_come_first_in_first_out(gateway: Running) -> None:
+async def test_messages_are_fifo(gateway: Running) -> None:
     bodies = [b"%d" % number for number in range(50)]
     await gateway.publish(*bodies)
     assert await gateway.pop_all() == bodies
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\xff" * 100, b"\r\n\r\n"])
-async def test_a_body_is_opaque(gateway: Running, body: bytes) -> None:
+async def test_body_is_opaque(gateway: Running, body: bytes) -> None:
     await gateway.publish(body)
     assert await gateway.pop_all() == [body]
 
@@ -110,7 +110,7 @@ async def test_a_ttl_really_expires_a_message(gateway: Running) -> None:
     assert await gateway.pop_all() == [b"long"]
 
 
-async def test_a_delayed_message_comes_when_its_time_has_come(gateway: Running) -> None:
+async def test_delayed_message_is_delivered_when_due(gateway: Running) -> None:
     await gateway.http.post(MESSAGES + "?delay=600", content=b"later")
     assert (await gateway.http.delete(MESSAGES)).status_code == 204
     assert await gateway.counts() == (0, 0, 1)
@@ -127,7 +127,7 @@ async def test_a_pop_waits_for_a_message(gateway: Running) -> None:
     assert (reply.status_code, reply.content) == (200, b"now")
 
 
-async def test_a_pop_that_waited_in_vain_is_204(gateway: Running) -> None:
+async def test_pop_timeout_is_204(gateway: Running) -> None:
     assert (await gateway.http.delete(MESSAGES + "?wait=0.01")).status_code == 204
 
 
@@ -138,7 +138,7 @@ async def test_bad_parameters_of_a_pop_are_400(gateway: Running, query: str) -> 
     assert await gateway.pop_all() == [b"kept"]
 
 
-async def test_a_client_that_went_away_takes_no_message(gateway: Running) -> None:
+async def test_disconnected_client_takes_no_message(gateway: Running) -> None:
     _, writer = await asyncio.open_connection(*gateway.address)
     writer.write(b"DELETE %b?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n" % MESSAGES.encode())
     await gateway.polling(1)
@@ -148,7 +148,7 @@ async def test_a_client_that_went_away_takes_no_message(gateway: Running) -> Non
     assert await gateway.pop_all() == [b"kept"]
 
 
-async def test_groups_each_get_their_messages(gateway: Running) -> None:
+async def test_each_group_gets_its_messages(gateway: Running) -> None:
     await gateway.http.post(MESSAGES + "?groups=a,b", content=b"both")
     await gateway.http.post(MESSAGES + "?groups=a", content=b"one")
     assert (await gateway.http.delete(MESSAGES)).status_code == 204
@@ -177,7 +177,7 @@ async def test_a_peek_shows_messages_and_takes_none(gateway: Running) -> None:
     assert await gateway.counts() == (2, 0, 0)
 
 
-async def test_a_peek_continues_where_the_last_one_ended(gateway: Running) -> None:
+async def test_peek_can_be_continued(gateway: Running) -> None:
     await gateway.publish(*[b"%d" % number for number in range(25)])
     first = await peek(gateway)
     assert [item["message"] for item in first] == [str(number) for number in range(10)]
@@ -185,7 +185,7 @@ async def test_a_peek_continues_where_the_last_one_ended(gateway: Running) -> No
     assert [item["message"] for item in rest] == [str(number) for number in range(10, 25)]
 
 
-async def test_a_peek_can_ask_for_a_state(gateway: Running) -> None:
+async def test_peek_filters_by_state(gateway: Running) -> None:
     await gateway.publish(b"wip", b"rdy")
     await gateway.http.post(MESSAGES + "?delay=600", content=b"delayed")
     await gateway.http.post(MESSAGES + "/lease")
@@ -195,7 +195,7 @@ async def test_a_peek_can_ask_for_a_state(gateway: Running) -> None:
 
 
 @pytest.mark.parametrize(("encoding", "text"), [("hex", "c3a9"), ("base64", "w6k="), ("utf8", "é")])
-async def test_a_peek_can_ask_for_an_encoding(gateway: Running, encoding: str, text: str) -> None:
+async def test_peek_supports_encodings(gateway: Running, encoding: str, text: str) -> None:
     await gateway.publish("é".encode())
     assert (await peek(gateway, f"?encoding={encoding}"))[0]["message"] == text
 
@@ -271,7 +271,7 @@ async def test_a_reply_of_a_lease_is_bounded_in_bytes(gateway: Running) -> None:
     assert (await gateway.counts())[1] == len(leased)
 
 
-async def test_messages_of_a_higher_priority_go_first_whatever_published_them(gateway: Running) -> None:
+async def test_higher_priority_is_delivered_first_for_all_publish_paths(gateway: Running) -> None:
     await gateway.publish(b"4")
     for priority in ("0", "7", "12"):
         sent = await gateway.http.post(MESSAGES, content=priority, headers={"x-priority": priority})
@@ -301,7 +301,7 @@ async def test_a_bad_priority_is_400_with_the_rule(gateway: Running, value: str)
     assert await gateway.pop_all() == []
 
 
-async def test_a_message_is_left_out_while_another_one_has_its_unique_name(gateway: Running) -> None:
+async def test_duplicate_unique_name_is_skipped(gateway: Running) -> None:
     first = await gateway.http.post(MESSAGES, content="1", headers={"x-unique": "a"})
     assert (first.status_code, first.headers.get("x-msg-duplicate")) == (201, None)
     for again in (MESSAGES, f"{MESSAGES}?ttl=60"):
@@ -322,7 +322,7 @@ async def test_a_message_is_left_out_while_another_one_has_its_unique_name(gatew
     assert (await gateway.http.post(MESSAGES, content="6", headers={"x-unique": "a"})).headers["x-msg-id"] not in ids
 
 
-async def test_a_batch_that_is_repeated_under_its_key_says_so_though_some_of_it_was_left_out(gateway: Running) -> None:
+async def test_repeated_batch_is_reported_although_partly_skipped(gateway: Running) -> None:
     batch = [{"message": "1", "unique": "a"}, {"message": "2", "unique": "a"}, {"message": "3"}]
     keyed = {"Idempotency-Key": '"k"'}
     first = await gateway.http.post(f"{MESSAGES}/batch", json=batch, headers=keyed)
@@ -332,12 +332,12 @@ async def test_a_batch_that_is_repeated_under_its_key_says_so_though_some_of_it_
     assert await gateway.pop_all() == [b"1", b"3"]
 
 
-async def test_a_request_has_no_unique_name(gateway: Running) -> None:
+async def test_request_with_a_unique_name_is_refused(gateway: Running) -> None:
     refused = await gateway.http.post(f"{QUEUE}/request", content="x", headers={"x-unique": "a"})
     assert (refused.status_code, "a request can't have a unique name" in refused.text) == (400, True)
 
 
-async def test_a_message_replaces_the_one_of_its_name_that_waits(gateway: Running) -> None:
+async def test_waiting_message_with_the_same_name_is_replaced(gateway: Running) -> None:
     named = {"x-replace": "a", "x-replace-max": "30"}
     await gateway.http.post(MESSAGES, content="1", headers=named)
     second = await gateway.http.post(MESSAGES, content="2", headers=named)

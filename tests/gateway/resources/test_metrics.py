@@ -52,7 +52,7 @@ async def test_the_state_of_a_queue_is_reported(gateway: Running) -> None:
     assert of_queue["messages_delivered_total"] == 2
 
 
-async def test_messages_that_find_no_room_are_counted_by_queue(gateway: Running) -> None:
+async def test_messages_refused_for_room_are_counted_per_queue(gateway: Running) -> None:
     """There was no figure from which an alert could tell that a queue refuses messages at 77 % of its cap."""
     await gateway.http.put("/v2/p2/queues/other", json={})
     await gateway.http.put(QUEUE, json={"cap": "256KiB"})
@@ -121,7 +121,7 @@ async def test_the_buckets_of_the_commits_are_cumulative(gateway: Running) -> No
     assert found[name + "_sum", ("never",)] == commits.took_us.sum / 1e6
 
 
-async def test_each_protocol_has_its_numbers(gateway: Running) -> None:
+async def test_each_protocol_has_its_counters(gateway: Running) -> None:
     await gateway.publish("a", "b")
     async with gateway.socket("publish") as socket:
         await socket.send(b"c")
@@ -166,9 +166,7 @@ async def test_the_number_of_series_is_bounded(gateway: Running, monkeypatch: py
     assert found["curbstone_queues_left_out", ()] == 2
 
 
-async def test_figures_that_many_ask_for_at_once_are_written_one_after_the_other(
-    gateway: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_concurrent_metrics_requests_are_serialized(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """20 threads that wrote figures took the interpreter's lock from the event loop: a health check took 0.5 s."""
     asked = 0
     now: list[None] = []
@@ -202,9 +200,7 @@ async def test_figures_that_many_ask_for_at_once_are_written_one_after_the_other
     assert {reply.status_code for reply in await replies} == {200} and most == 1
 
 
-async def test_the_totals_are_of_all_queues_also_of_those_without_series(
-    gateway: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_totals_include_queues_without_series(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above 1,000 queues the console summed up the first ones by name and called it the total."""
     monkeypatch.setattr("curbstone.gateway.resources.metrics.metrics.QUEUES_MAX", 1)
     for name in ("a", "b", "c"):
@@ -217,14 +213,14 @@ async def test_the_totals_are_of_all_queues_also_of_those_without_series(
     assert totals == [5, 1, 3]
 
 
-async def test_the_health_and_the_sync_mode_are_figures_too(gateway: Running) -> None:
+async def test_health_and_sync_mode_are_metrics(gateway: Running) -> None:
     found = await samples(gateway)
     assert found["curbstone_up", ()] == 1
     assert found["curbstone_sync_info", ("never",)] == 1
     assert found["process_resident_memory_bytes", ()] > 0
 
 
-async def test_openmetrics_is_spoken_where_it_is_asked_for(gateway: Running) -> None:
+async def test_openmetrics_is_served_on_request(gateway: Running) -> None:
     reply = await gateway.http.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert reply.headers["content-type"].startswith("application/openmetrics-text")
     assert "curbstone_queue_messages_ready" in {family.name for family in parse_openmetrics(reply.text)}  # type: ignore[no-untyped-call]
@@ -239,7 +235,7 @@ async def test_private_queues_have_no_series(gateway: Running) -> None:
     assert found["curbstone_messages_published_total", ()] == 1
 
 
-async def test_messages_are_counted_by_priority_where_not_all_have_the_default_one(gateway: Running) -> None:
+async def test_messages_are_counted_by_priority_if_not_all_default(gateway: Running) -> None:
     await gateway.publish("a")
     assert not [name for name, _ in await samples(gateway) if name == "curbstone_queue_messages_by_priority"]
     for priority in ("9", "9", "0"):

@@ -50,7 +50,7 @@ def fetched(mq: httpx.Client) -> tuple[int, str, bytes]:
     return found
 
 
-def test_a_queue_is_made_looked_at_and_deleted(mq: httpx.Client) -> None:
+def test_queue_can_be_created_read_and_deleted(mq: httpx.Client) -> None:
     assert mq.get("/queue001").status_code == 404
     assert mq.put("/queue001", content=b"means nothing").status_code == 201
     assert mq.put("/queue001").status_code == 201
@@ -72,7 +72,7 @@ def test_a_message_is_fetched_once_and_deleted(mq: httpx.Client) -> None:
     assert mq.delete(f"/jobs/messages/{message_id}").status_code == 202
 
 
-def test_a_message_that_was_not_deleted_is_delivered_again_to_its_place(tmp_path: Path) -> None:
+def test_undeleted_message_is_redelivered_in_place(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--mq-delay=0.2") as server, client(server) as mq:
         mq.put("/jobs")
         first = post(mq, "1")
@@ -89,7 +89,7 @@ def test_a_message_that_was_not_deleted_is_delivered_again_to_its_place(tmp_path
         assert mq.get("/../v2/default/queues/jobs").json()["rdy"] == 0
 
 
-def test_a_message_can_be_deleted_before_it_was_fetched(mq: httpx.Client) -> None:
+def test_message_can_be_deleted_before_a_fetch(mq: httpx.Client) -> None:
     mq.put("/jobs")
     message_id, other = post(mq), post(mq, "other")
     assert mq.delete(f"/jobs/messages/{message_id}").status_code == 202
@@ -97,7 +97,7 @@ def test_a_message_can_be_deleted_before_it_was_fetched(mq: httpx.Client) -> Non
     assert fetch(mq) == NOTHING
 
 
-def test_deleting_what_is_not_there_says_the_same(mq: httpx.Client) -> None:
+def test_deleting_a_missing_message_is_answered_the_same(mq: httpx.Client) -> None:
     mq.put("/jobs")
     post(mq)
     for message_id in ("nope", "4ad814ab-213e-11e3-a9a3-0025904f6e08", "0" * 12 + "-1"):
@@ -106,13 +106,13 @@ def test_deleting_what_is_not_there_says_the_same(mq: httpx.Client) -> None:
     assert fetch(mq)[0] == 200
 
 
-def test_a_missing_queue_has_no_messages_and_takes_none(mq: httpx.Client) -> None:
+def test_missing_queue_refuses_fetch_and_publish(mq: httpx.Client) -> None:
     assert mq.get("/nope/messages").status_code == 204
     assert mq.post("/nope/messages", content=b"x").status_code == 404
     assert mq.get("/nope").status_code == 404, "nothing was made by the way"
 
 
-def test_a_deleted_queue_takes_with_it_what_was_fetched(mq: httpx.Client) -> None:
+def test_deleted_queue_drops_fetched_messages(mq: httpx.Client) -> None:
     mq.put("/jobs")
     post(mq)
     post(mq)
@@ -123,7 +123,7 @@ def test_a_deleted_queue_takes_with_it_what_was_fetched(mq: httpx.Client) -> Non
 
 
 @pytest.mark.parametrize("body", [b"", bytes(range(256)) * 4096])
-def test_bodies_return_byte_for_byte(mq: httpx.Client, body: bytes) -> None:
+def test_bodies_round_trip(mq: httpx.Client, body: bytes) -> None:
     mq.put("/jobs")
     message_id = post(mq, body)
     assert fetch(mq) == (200, message_id, body)
@@ -137,13 +137,13 @@ def test_the_producers_content_type_and_metadata_are_kept(mq: httpx.Client) -> N
     assert reply.headers["x-content-type-options"] == "nosniff"
 
 
-def test_messages_come_in_the_order_of_their_posts(mq: httpx.Client) -> None:
+def test_messages_are_in_publish_order(mq: httpx.Client) -> None:
     mq.put("/jobs")
     ids = [post(mq, str(n)) for n in range(20)]
     assert [fetch(mq) for _ in range(20)] == [(200, message_id, b"%d" % n) for n, message_id in enumerate(ids)]
 
 
-def test_what_was_confirmed_or_fetched_is_there_after_a_crash(tmp_path: Path) -> None:
+def test_confirmed_and_fetched_messages_survive_a_crash(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         with client(server) as mq:
             mq.put("/jobs")
@@ -169,7 +169,7 @@ def test_wrong_verbs_and_names(mq: httpx.Client) -> None:
         assert mq.get(path).status_code == 400
 
 
-def test_head_does_not_take_a_message_away(mq: httpx.Client) -> None:
+def test_head_takes_no_message(mq: httpx.Client) -> None:
     mq.put("/jobs")
     post(mq)
     assert mq.head("/jobs/messages").status_code == 405
@@ -179,7 +179,7 @@ def test_head_does_not_take_a_message_away(mq: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "headers", [{"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}]
 )
-def test_a_page_of_another_origin_can_not_take_messages_away(mq: httpx.Client, headers: dict[str, str]) -> None:
+def test_cross_origin_page_cannot_take_messages(mq: httpx.Client, headers: dict[str, str]) -> None:
     mq.put("/jobs")
     post(mq)
     assert mq.get("/jobs/messages", headers=headers).status_code == 403
@@ -200,7 +200,7 @@ def test_a_full_queue_is_503_with_a_time_to_retry(tmp_path: Path) -> None:
         assert mq.delete(f"/jobs/messages/{message_id}").status_code == 202
 
 
-def test_a_body_that_breaks_off_stores_nothing(mq: httpx.Client) -> None:
+def test_incomplete_body_stores_nothing(mq: httpx.Client) -> None:
     mq.put("/jobs")
     base = mq.base_url
     assert base.port

@@ -32,7 +32,7 @@ def test_a_number_is_stored_once_also_after_kill_9(server: ServerProcess) -> Non
     assert httpx.get(url).json()["rdy"] == 1
 
 
-def test_of_a_batch_what_is_stored_is_left_out(server: ServerProcess) -> None:
+def test_stored_messages_of_a_repeated_batch_are_skipped(server: ServerProcess) -> None:
     url = made(server)
     batch = [{"message": str(number)} for number in range(1, 6)]
     assert len(httpx.post(f"{url}/messages/batch", json=batch[:3], headers=numbers(1)).json()["ids"]) == 3
@@ -43,7 +43,7 @@ def test_of_a_batch_what_is_stored_is_left_out(server: ServerProcess) -> None:
     assert [each["message"] for each in httpx.get(f"{url}/messages").json()["messages"]] == ["1", "2", "3", "4", "5"]
 
 
-def test_what_comes_too_early_is_409_and_says_what_is_expected(server: ServerProcess) -> None:
+def test_early_number_is_409_with_the_expected_number(server: ServerProcess) -> None:
     url = made(server)
     httpx.post(f"{url}/messages", content=b"one", headers=numbers(1))
     for path, body in (("/messages", {"content": b"three"}), ("/messages/batch", {"json": [{"message": "three"}]})):
@@ -55,7 +55,7 @@ def test_what_comes_too_early_is_409_and_says_what_is_expected(server: ServerPro
     assert httpx.get(url).json()["rdy"] == 3
 
 
-def test_the_second_message_of_a_producer_does_not_pass_its_first_in_a_full_queue(
+def test_second_message_does_not_overtake_a_refused_first(
     server: ServerProcess,
 ) -> None:
     """It was stored, and the first, sent again, was answered as a repeat that nobody has ever received."""
@@ -78,7 +78,7 @@ def test_the_second_message_of_a_producer_does_not_pass_its_first_in_a_full_queu
     assert httpx.get(url).json()["rdy"] == 2
 
 
-def test_the_server_tells_what_a_producer_has_stored_last(server: ServerProcess) -> None:
+def test_last_stored_number_of_a_producer_is_reported(server: ServerProcess) -> None:
     url = made(server)
     assert httpx.get(f"{url}/producers/web-1").status_code == 404
     stored = httpx.post(f"{url}/messages", content=b"one", headers=numbers(7, after=0))

@@ -56,7 +56,7 @@ async def test_bad_options_are_400(gateway: Running, body: str) -> None:
     assert problem["message"] == problem["detail"] != ""
 
 
-async def test_a_cap_below_what_is_held_is_409(gateway: Running) -> None:
+async def test_cap_below_the_stored_bytes_is_409(gateway: Running) -> None:
     await gateway.publish(*[b"x" * 60_000] * 4)
     assert (await gateway.http.put(QUEUE, json={"cap": "64KiB"})).status_code == 409
 
@@ -73,13 +73,13 @@ async def test_bad_names_are_400(gateway: Running, path: str) -> None:
 
 
 @pytest.mark.parametrize("name", [".", ".."])
-async def test_dots_are_bad_names(gateway: Running, name: str) -> None:
+async def test_dot_names_are_invalid(gateway: Running, name: str) -> None:
     host = gateway.http.base_url.netloc
     request = b"PUT /v2/p1/queues/%b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % (name.encode(), host)
     assert (await gateway.raw(request)).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_info_tells_what_the_queue_holds(gateway: Running) -> None:
+async def test_info_has_the_counts_of_the_queue(gateway: Running) -> None:
     await gateway.publish(b"a", b"b")
     await gateway.http.post(MESSAGES + "?delay=600", content=b"later")
     info = (await gateway.http.get(QUEUE)).json()
@@ -106,7 +106,7 @@ async def test_delete_answers_204_whether_there_is_a_queue_or_not(gateway: Runni
     assert await gateway.counts() == (0, 0, 0)
 
 
-async def test_options_tells_where_the_websocket_is(gateway: Running) -> None:
+async def test_options_has_the_websocket_url(gateway: Running) -> None:
     reply = await gateway.http.options(QUEUE)
     assert reply.status_code == 200
     assert reply.headers["location"] == f"ws://{gateway.address[0]}:{gateway.address[1]}{QUEUE}"
@@ -114,7 +114,7 @@ async def test_options_tells_where_the_websocket_is(gateway: Running) -> None:
 
 
 @pytest.mark.parametrize(("path", "verbs"), RESOURCES)
-async def test_a_wrong_verb_learns_the_right_ones(gateway: Running, path: str, verbs: str) -> None:
+async def test_wrong_method_is_405_with_allow(gateway: Running, path: str, verbs: str) -> None:
     reply = await gateway.http.request("PATCH", path)
     assert reply.status_code == 405
     assert set(verbs.split(", ")) <= set(reply.headers["allow"].split(", "))
@@ -165,7 +165,7 @@ async def test_health(gateway: Running) -> None:
     assert refused.status_code == 503 and int(refused.headers["retry-after"]) > 0
 
 
-async def test_purge_empties_but_for_what_is_in_work(gateway: Running) -> None:
+async def test_purge_keeps_unsettled_messages(gateway: Running) -> None:
     await gateway.publish(b"wip", b"a", b"b")
     await gateway.http.post(MESSAGES + "?delay=600", content=b"later")
     await gateway.http.post(MESSAGES + "/lease")
@@ -173,7 +173,7 @@ async def test_purge_empties_but_for_what_is_in_work(gateway: Running) -> None:
     assert await gateway.counts() == (0, 1, 0)
 
 
-async def test_undo_brings_back_what_was_settled(gateway: Running) -> None:
+async def test_undo_restores_settled_messages(gateway: Running) -> None:
     await gateway.publish(b"a", b"b")
     first = (await gateway.http.get(MESSAGES)).json()["messages"][0]["id"]
     assert (await gateway.http.delete(MESSAGES)).content == b"a"
@@ -198,13 +198,13 @@ async def test_undo_brings_back_what_was_settled(gateway: Running) -> None:
         ({"since": 1}, 400), ({"id": "none-1"}, 404), ({"group": "declared"}, 409),
     ],
 )  # fmt: skip
-async def test_an_undo_that_can_not_be_is_refused(gateway: Running, body: dict[str, object], status: int) -> None:
+async def test_impossible_undo_is_refused(gateway: Running, body: dict[str, object], status: int) -> None:
     await gateway.http.put(QUEUE, json={"groups": ["declared"]})
     refused = await gateway.http.post(QUEUE + "/undo", json=body)
     assert refused.status_code == status and refused.headers["content-type"] == "application/problem+json"
 
 
-async def test_redrive_brings_dead_letters_home(gateway: Running) -> None:
+async def test_redrive_returns_dead_letters_to_their_queue(gateway: Running) -> None:
     await gateway.http.put("/v2/p1/queues/dead")
     await gateway.http.put(QUEUE, json={"dead_letter": "dead"})
     await gateway.publish(b"body", **{"x-msg-x-a": "1"})
@@ -223,7 +223,7 @@ async def test_redrive_brings_dead_letters_home(gateway: Running) -> None:
     assert not [name for name in reply.headers if name.startswith("x-msg-dead")]
 
 
-async def test_a_redrive_makes_no_queue(gateway: Running) -> None:
+async def test_redrive_creates_no_queue(gateway: Running) -> None:
     """It made the one that was asked for, and those that had been deleted."""
     await gateway.http.put("/v2/p1/queues/dead")
     await gateway.http.put("/v2/p1/queues/gone", json={"dead_letter": "dead", "max_tries": 1})
@@ -243,7 +243,7 @@ async def test_a_redrive_makes_no_queue(gateway: Running) -> None:
     assert (await gateway.http.post("/v2/p1/queues/dead/redrive", json={"to": "dead"})).status_code == 400
 
 
-async def test_a_popped_dead_letter_tells_where_it_comes_from(gateway: Running) -> None:
+async def test_popped_dead_letter_has_its_origin(gateway: Running) -> None:
     await gateway.http.put("/v2/p1/queues/dead")
     await gateway.http.put(QUEUE, json={"dead_letter": "p1/dead", "max_tries": 1})
     await gateway.publish(b"body")
@@ -260,7 +260,7 @@ async def test_a_bad_redrive_is_400(gateway: Running, body: str) -> None:
     assert (await gateway.http.post(QUEUE + "/redrive", content=body)).status_code == 400
 
 
-async def test_no_path_reaches_a_private_queue(gateway: Running) -> None:
+async def test_private_queue_is_unreachable_by_path(gateway: Running) -> None:
     """Anyone could list, pop and delete the queues of topics' subscribers and of replies."""
     stored = asyncio.Event()
     queue = gateway.broker.ensure(private_name("temp.c1.answers"))
@@ -280,7 +280,7 @@ async def test_no_path_reaches_a_private_queue(gateway: Running) -> None:
     assert gateway.broker.private_queues() == [queue] and queue.counts().rdy == 1
 
 
-async def test_a_queue_that_takes_nothing_in_is_507_over_all_protocols_and_delivers(gateway: Running) -> None:
+async def test_publish_paused_queue_is_507_and_delivers(gateway: Running) -> None:
     await gateway.publish(b"1")
     await gateway.http.put(QUEUE, json={"publish_paused": True})
     reply = await gateway.http.post(MESSAGES, content=b"2")
@@ -295,7 +295,7 @@ async def test_a_queue_that_takes_nothing_in_is_507_over_all_protocols_and_deliv
     assert await gateway.pop_all() == [b"1", b"3"]
 
 
-async def test_a_queue_is_paused_and_resumed_by_its_paths(gateway: Running) -> None:
+async def test_pause_and_resume(gateway: Running) -> None:
     await gateway.publish(b"1")
     reply = await gateway.http.post(QUEUE + "/pause")
     assert (reply.status_code, reply.json()) == (200, {"paused": True, "publish_paused": False})
@@ -311,7 +311,7 @@ async def test_a_queue_is_paused_and_resumed_by_its_paths(gateway: Running) -> N
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])
-async def test_a_pause_makes_no_queue(gateway: Running, verb: str) -> None:
+async def test_pause_creates_no_queue(gateway: Running, verb: str) -> None:
     reply = await gateway.http.post(f"/v2/p1/queues/missing/{verb}")
     assert (reply.status_code, reply.json()["type"]) == (404, "/docs/problems#no-such-queue")
     assert (await gateway.http.get("/v2/p1/queues/missing")).status_code == 404

@@ -21,7 +21,7 @@ async def declared(gateway: Running, **body: Any) -> dict[str, Any]:
     return info
 
 
-async def test_a_group_is_declared_looked_at_listed_and_removed(gateway: Running) -> None:
+async def test_group_can_be_declared_read_listed_and_removed(gateway: Running) -> None:
     await gateway.publish("a", "b")
     info = await declared(gateway)
     epoch = info.pop("epoch")
@@ -47,7 +47,7 @@ async def test_a_group_is_declared_looked_at_listed_and_removed(gateway: Running
 
 
 @pytest.mark.parametrize(("start", "position"), [("latest", 3), (2, 2), ("earliest", 1), ({"timestamp": 0}, 1)])
-async def test_a_group_begins_where_it_is_asked_to(gateway: Running, start: object, position: int) -> None:
+async def test_group_starts_at_the_requested_position(gateway: Running, start: object, position: int) -> None:
     await gateway.publish("a", "b")
     assert (await declared(gateway, start=start))["position"] == position
 
@@ -65,7 +65,7 @@ async def test_a_bad_declaration_is_400(gateway: Running, body: str) -> None:
     assert (await gateway.http.get(GROUP)).status_code == 404
 
 
-async def test_what_is_not_there_is_404_and_a_bad_name_400(gateway: Running) -> None:
+async def test_missing_group_is_404_and_invalid_name_400(gateway: Running) -> None:
     for path in ("/v2/p1/queues/none/groups", "/v2/p1/queues/none/groups/g", "/v2/p1/queues/none/offsets", GROUP):
         assert (await gateway.http.get(path)).status_code == 404
     assert (await gateway.http.put("/v2/p1/queues/none/groups/g")).status_code == 404
@@ -98,7 +98,7 @@ async def test_a_bad_ack_is_refused(gateway: Running, body: dict[str, object], s
     assert (await gateway.http.post(GROUP + "/ack", json=body)).status_code == status
 
 
-async def test_of_two_readers_of_a_group_the_one_that_came_last_has_it(gateway: Running) -> None:
+async def test_latest_reader_of_a_group_wins(gateway: Running) -> None:
     await gateway.publish("a", "b", "c")
     await declared(gateway)
 
@@ -127,7 +127,7 @@ async def test_leases_of_a_group_are_stale_after_its_ack(gateway: Running) -> No
     assert reply.json() == {"settled": 0, "stale": [leased[0]["ackId"]]}
 
 
-async def test_offsets_tell_where_the_queue_begins_and_ends(gateway: Running) -> None:
+async def test_offsets_have_begin_and_end_of_the_queue(gateway: Running) -> None:
     offsets = (await gateway.http.get(QUEUE + "/offsets")).json()
     epoch = offsets.pop("epoch")
     assert offsets == {"first": 1, "next": 1, "floor": 1}
@@ -146,7 +146,7 @@ async def test_bad_parameters_are_400(gateway: Running, query: str) -> None:
     assert (await gateway.http.get(f"{QUEUE}/offsets?{query}")).status_code == 400
 
 
-async def test_offsets_can_be_waited_for(gateway: Running) -> None:
+async def test_offsets_request_can_wait(gateway: Running) -> None:
     waiting = asyncio.ensure_future(gateway.http.get(QUEUE + "/offsets?wait=30&after=1"))
     await gateway.polling(1)
     await gateway.publish("a")
@@ -155,14 +155,14 @@ async def test_offsets_can_be_waited_for(gateway: Running) -> None:
     assert (await gateway.http.get(QUEUE + "/offsets?wait=0.01&after=2")).json()["next"] == 2
 
 
-async def test_who_waits_is_notified_that_the_queue_is_deleted(gateway: Running) -> None:
+async def test_waiting_reader_is_notified_of_a_deleted_queue(gateway: Running) -> None:
     waiting = asyncio.ensure_future(gateway.http.get(QUEUE + "/offsets?wait=30&after=1"))
     await gateway.polling(1)
     await gateway.http.delete(QUEUE)
     assert (await waiting).status_code == 404
 
 
-async def test_what_a_group_lost_to_a_purge_is_counted(gateway: Running) -> None:
+async def test_losses_of_a_group_by_a_purge_are_counted(gateway: Running) -> None:
     await gateway.publish("a", "b")
     await declared(gateway)
     assert (await gateway.http.post(QUEUE + "/purge")).json() == {"purged": 2}
@@ -172,7 +172,7 @@ async def test_what_a_group_lost_to_a_purge_is_counted(gateway: Running) -> None
 
 
 @pytest.mark.parametrize("on_full", ["hold", "skip"])
-async def test_a_full_queue_refuses_or_takes_from_the_group_as_declared(gateway: Running, on_full: str) -> None:
+async def test_full_queue_refuses_or_skips_as_declared(gateway: Running, on_full: str) -> None:
     await gateway.http.put(QUEUE, json={"cap": "128KiB"})
     await declared(gateway, on_full=on_full)
     statuses = set()
@@ -188,7 +188,7 @@ async def test_a_full_queue_refuses_or_takes_from_the_group_as_declared(gateway:
         assert statuses == {201} and info["lost"] == info["floor"] - 1 == info["position"] - 1 > 20
 
 
-async def test_offsets_tell_how_far_so_many_bytes_reach(gateway: Running) -> None:
+async def test_offsets_can_be_limited_by_bytes(gateway: Running) -> None:
     await gateway.publish(*["x" * 10_000] * 30)
     await declared(gateway)
     await gateway.http.post(GROUP + "/ack", json={"upTo": 10})
@@ -206,14 +206,14 @@ async def test_offsets_tell_how_far_so_many_bytes_reach(gateway: Running) -> Non
     assert (await gateway.http.get(QUEUE + "/offsets?bytes=much")).status_code == 400
 
 
-async def test_the_journal_of_another_life_of_the_queue_is_refused(gateway: Running) -> None:
+async def test_journal_of_a_recreated_queue_is_refused(gateway: Running) -> None:
     await gateway.publish("a")
     epoch = (await gateway.http.get(QUEUE + "/offsets")).json()["epoch"]
     assert (await gateway.http.get(QUEUE + f"/journal?epoch={epoch}")).status_code == 200
     assert (await gateway.http.get(QUEUE + "/journal?epoch=000000000000")).status_code == 409
 
 
-async def test_a_group_that_is_not_declared_shows_what_waits_for_it(gateway: Running) -> None:
+async def test_undeclared_group_shows_its_backlog(gateway: Running) -> None:
     """A queue that was full of messages for such a group looked empty everywhere."""
     await gateway.http.put(QUEUE, json={"cap": 65536, "groups": ["mine"]})
     sent = 0

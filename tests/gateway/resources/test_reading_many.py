@@ -30,7 +30,7 @@ async def ask(gateway: Running, path: str, **fields: Any) -> dict[str, Any]:
     return found
 
 
-async def test_it_says_of_each_queue_what_is_said_of_one(gateway: Running) -> None:
+async def test_multi_queue_offsets_match_single_ones(gateway: Running) -> None:
     await stocked(gateway, a=3, b=1)
     found = await ask(gateway, OFFSETS, group="g", bytes=1000, queues={"b": 1, "a": 2, "none": 0})
     assert found["missing"] == ["none"]
@@ -42,7 +42,7 @@ async def test_it_says_of_each_queue_what_is_said_of_one(gateway: Running) -> No
     assert (await ask(gateway, OFFSETS, bytes="staged", queues={"a": 0}))["queues"]["a"]["bytes_max"] > 1000
 
 
-async def test_a_wait_ends_with_the_first_that_has_more(gateway: Running) -> None:
+async def test_multi_queue_wait_ends_with_the_first_new_message(gateway: Running) -> None:
     await stocked(gateway, a=1, b=1)
     known = {"a": 2, "b": 2}
     assert (await ask(gateway, OFFSETS, wait=0.001, queues=known))["queues"]["a"]["next"] == 2
@@ -61,7 +61,7 @@ async def test_a_wait_ends_with_the_first_that_has_more(gateway: Running) -> Non
         assert (await waiting)["missing"] == ["a"]
 
 
-async def test_acks_of_many_are_each_for_itself(gateway: Running) -> None:
+async def test_multi_queue_acks_are_independent(gateway: Running) -> None:
     await stocked(gateway, a=3, b=1, c=2)
     epoch = (await gateway.http.get("/v2/p1/queues/a/offsets")).json()["epoch"]
     acks = {"a": {"upTo": 2, "epoch": epoch}, "b": {"upTo": 9}, "c": {"upTo": 1, "epoch": "0" * 12}, "d": {"upTo": 1}}
@@ -85,6 +85,6 @@ async def test_acks_of_many_are_each_for_itself(gateway: Running) -> None:
         *[(ACKS, {"group": "g", "reader": "a b", "queues": {"a": {"upTo": 0}}})],
     ],
 )
-async def test_a_bad_call_is_400(gateway: Running, path: str, body: dict[str, Any]) -> None:
+async def test_invalid_call_is_400(gateway: Running, path: str, body: dict[str, Any]) -> None:
     await stocked(gateway, a=1)
     assert (await gateway.http.post(path, json=body)).status_code == 400

@@ -77,7 +77,7 @@ def test_depths_and_rates_are_recorded_every_ten_seconds_and_each_minute() -> No
         assert lab.course(uid, DAY, 2) == {**lab.course(uid, DAY, 2), READY: [17.5, 47.5], PUBLISHED: [0.5, 0.5]}
 
 
-def test_it_survives_a_restart_and_a_power_cut_at_most_makes_gaps() -> None:
+def test_recorder_survives_restarts_with_gaps_at_most() -> None:
     for how in ("shutdown", "kill", "power"):
         for seed in range(20):
             lab = Recorded(seed=seed)
@@ -90,7 +90,7 @@ def test_it_survives_a_restart_and_a_power_cut_at_most_makes_gaps() -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "garbage", "larger", "flipped"])
-def test_a_damaged_file_is_no_error_and_is_used_on(damage: str) -> None:
+def test_damaged_recorder_file_is_reused(damage: str) -> None:
     lab = Recorded()
     queue = lab.queue()
     lab.publish(queue, "x")
@@ -112,7 +112,7 @@ def test_a_damaged_file_is_no_error_and_is_used_on(damage: str) -> None:
     assert len(lab.disk.names[charts.NAME].cache) <= FILE_BYTES <= 16 << 20
 
 
-def test_a_file_that_cannot_be_opened_is_logged_once_and_tried_again(
+def test_unopenable_recorder_file_is_logged_once_and_retried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened = SimDisk.open
@@ -135,7 +135,7 @@ def test_a_file_that_cannot_be_opened_is_logged_once_and_tried_again(
 
 
 @pytest.mark.parametrize("jump_s", [-86_400, -3600, -7, 7, 3600, 864_000])
-def test_a_clock_that_jumps_makes_gaps_and_no_wrong_values(jump_s: int) -> None:
+def test_clock_jump_makes_gaps_and_no_wrong_values(jump_s: int) -> None:
     lab = Recorded()
     queue = lab.queue()
     lab.publish(queue, "x")
@@ -147,7 +147,7 @@ def test_a_clock_that_jumps_makes_gaps_and_no_wrong_values(jump_s: int) -> None:
     assert all(rate is None or rate <= 0.1 for rate in lab.course(queue.uid, steps=360)[PUBLISHED])
 
 
-def test_of_many_queues_the_busiest_are_recorded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busiest_queues_are_recorded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "QUEUES_MAX", 3)
     lab = Recorded()
     queues = [lab.queue(f"q{number}") for number in range(5)]
@@ -163,7 +163,7 @@ def test_of_many_queues_the_busiest_are_recorded_in_slices(monkeypatch: pytest.M
     assert lab.course(steps=1)[READY] == [18], "the server counts all"
 
 
-def test_a_row_holds_as_many_queues_as_are_recorded_and_tells_them_apart() -> None:
+def test_record_row_distinguishes_all_recorded_queues() -> None:
     lab = Lab()
     file = lab.disk.open("rows", create=True)
     series = {f"q{number}": (float(number),) * 6 for number in range(QUEUES_MAX)} | {SERVER: (0.5,) * 6}
@@ -174,12 +174,12 @@ def test_a_row_holds_as_many_queues_as_are_recorded_and_tells_them_apart() -> No
     assert [course[READY] for course in courses] == [*[[values[0], None] for values in series.values()], [None, None]]
 
 
-def test_a_mean_counts_what_is_known() -> None:
+def test_mean_uses_only_known_values() -> None:
     nan = float("nan")
     assert means([{"q": (1.0, nan)}, {"q": (2.0, 5.0)}, {}])["q"] == (1.5, 5.0)
 
 
-def test_a_backup_leaves_it_out() -> None:
+def test_backup_excludes_the_recorder_file() -> None:
     lab = Recorded()
     lab.queue()
     lab.steps(2)
@@ -187,7 +187,7 @@ def test_a_backup_leaves_it_out() -> None:
     assert charts.NAME not in {each.path for each in contents(lab.broker)}
 
 
-def test_a_queue_that_is_deleted_while_the_others_are_looked_at_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_deleted_during_recording_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "SLICE", 1)
     lab = Recorded()
     first, second = lab.queue("a"), lab.queue("b")

@@ -15,7 +15,7 @@ from tests.stomp.raw import Raw, encode
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_request_gets_the_first_answer_and_leaves_nothing(gateway: Running) -> None:
+async def test_request_gets_the_first_reply_and_leaves_nothing(gateway: Running) -> None:
     asking = asyncio.create_task(gateway.http.post(QUEUE + "/request", content=b"price?"))
     request = await gateway.http.delete(MESSAGES + "?wait=30")
     assert request.content == b"price?"
@@ -33,7 +33,7 @@ async def test_a_request_gets_the_first_answer_and_leaves_nothing(gateway: Runni
             await gateway.http.get("/healthz")
 
 
-async def test_a_request_that_nobody_answers_is_204_and_expires(gateway: Running) -> None:
+async def test_unanswered_request_is_204_and_expires(gateway: Running) -> None:
     reply = await gateway.http.post(QUEUE + "/request?wait=0.01", content=b"x")
     assert (reply.status_code, reply.content) == (204, b"")
     async with asyncio.timeout(60):
@@ -53,7 +53,7 @@ async def test_a_bad_request_publishes_nothing(gateway: Running, query: str) -> 
     assert not gateway.broker.private_queues()
 
 
-async def test_a_worker_over_stomp_answers(server: ServerProcess) -> None:
+async def test_stomp_worker_can_reply(server: ServerProcess) -> None:
     def work() -> None:
         with Raw(server.stomp) as worker:
             worker.confirm(SUB)

@@ -26,7 +26,7 @@ def bodies(answer: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.anyio
-async def test_bodies_and_headers_are_searched_whatever_the_case_and_the_state(gateway: Running) -> None:
+async def test_search_covers_bodies_and_headers_in_any_state_ignoring_case(gateway: Running) -> None:
     await gateway.publish("Order 17", "order 18", "nothing")
     await gateway.publish("x", **{"x-msg-x-note": "an ORDER: 19"})
     (await gateway.http.post(MESSAGES + "?delay=100", content="later order")).raise_for_status()
@@ -47,7 +47,7 @@ async def test_settled_messages_are_not_found_and_text_is_utf8(gateway: Running)
 
 
 @pytest.mark.anyio
-async def test_a_search_continues_where_the_limit_has_ended_it(gateway: Running) -> None:
+async def test_search_can_be_continued_after_its_limit(gateway: Running) -> None:
     await gateway.publish(*[f"m{number}" for number in range(10)])
     all_of_it: list[str] = []
     after: dict[str, object] = {}
@@ -60,7 +60,7 @@ async def test_a_search_continues_where_the_limit_has_ended_it(gateway: Running)
 
 
 @pytest.mark.anyio
-async def test_a_search_looks_through_so_many_bytes_and_says_how_far(
+async def test_search_is_bounded_by_bytes_and_reports_its_position(
     gateway: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searching, "LOOK_BYTES_MAX", 10_000)
@@ -79,7 +79,7 @@ async def test_a_search_looks_through_so_many_bytes_and_says_how_far(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("query", ["", "text=", "text=a&limit=101", "text=a&after=no-id", "text=" + "a" * 1001])
-async def test_what_is_wrong_is_refused(gateway: Running, query: str) -> None:
+async def test_invalid_requests_are_refused(gateway: Running, query: str) -> None:
     assert (await gateway.http.get(f"{SEARCH}?{query}")).status_code == 400
 
 
@@ -95,7 +95,7 @@ async def fill(gateway: Running, count: int) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_search_may_have_a_filter_with_a_text_or_alone(gateway: Running) -> None:
+async def test_search_supports_a_filter_with_or_without_text(gateway: Running) -> None:
     await fill(gateway, 12)
     assert bodies(await found(gateway, filter="n >= 10 OR n = 1")) == ["1", "10", "11", "later"]
     assert bodies(await found(gateway, filter="n >= 10", text="1")) == ["10", "11"]
@@ -104,7 +104,7 @@ async def test_a_search_may_have_a_filter_with_a_text_or_alone(gateway: Running)
 
 
 @pytest.mark.anyio
-async def test_a_peek_with_a_filter_says_how_far_it_has_looked(gateway: Running) -> None:
+async def test_filtered_peek_reports_its_position(gateway: Running) -> None:
     await fill(gateway, 12)
     peek = {"filter": "n < 3 OR n > 10"}
     first = (await gateway.http.get(MESSAGES, params={**peek, "limit": "2"})).json()
@@ -116,9 +116,7 @@ async def test_a_peek_with_a_filter_says_how_far_it_has_looked(gateway: Running)
 
 
 @pytest.mark.anyio
-async def test_a_peek_with_a_filter_looks_at_so_much_and_can_be_continued(
-    gateway: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_filtered_peek_is_bounded_and_can_be_continued(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "LOOK_MESSAGES_MAX", 4)
     monkeypatch.setattr(searching, "PAGE_MESSAGES", 4)
     await fill(gateway, 12)
@@ -135,7 +133,7 @@ async def test_a_peek_with_a_filter_looks_at_so_much_and_can_be_continued(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", ["application/x-ndjson", "application/vnd.curbstone.batches"])
-async def test_a_page_of_browse_has_what_passes(gateway: Running, kind: str) -> None:
+async def test_browse_page_has_matching_messages(gateway: Running, kind: str) -> None:
     await fill(gateway, 12)
     query = {"filter": "n > 8", "limit": "11"}
     pages: list[bytes] = []

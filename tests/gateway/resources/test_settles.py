@@ -21,7 +21,7 @@ async def leased(gateway: Running, count: int) -> list[str]:
     return [item["ackId"] for item in reply.json()["messages"]]
 
 
-async def test_acks_retries_and_rejects_in_one_call_each_retry_with_its_own_delay(gateway: Running) -> None:
+async def test_one_call_acks_rejects_and_retries_with_single_delays(gateway: Running) -> None:
     await gateway.http.put("/v2/p1/queues/dead")
     await gateway.http.put(QUEUE, json={"dead_letter": "p1/dead"})
     await gateway.publish("acked", "soon", "late", "later", "dead")
@@ -44,7 +44,7 @@ async def test_acks_retries_and_rejects_in_one_call_each_retry_with_its_own_dela
     assert (letter["message"], letter["dead"]["error"]) == ("dead", "bad")
 
 
-async def test_what_has_ended_is_stale_and_the_rest_is_settled(gateway: Running) -> None:
+async def test_stale_ids_do_not_prevent_settling_the_rest(gateway: Running) -> None:
     await gateway.publish("1", "2")
     first, second = await leased(gateway, 2)
     assert (await settle(gateway, ack=[first])).json() == {"settled": 1, "stale": []}
@@ -54,7 +54,7 @@ async def test_what_has_ended_is_stale_and_the_rest_is_settled(gateway: Running)
     assert await gateway.pop_all() == [b"2"]
 
 
-async def test_nothing_to_settle_is_nothing_done(gateway: Running) -> None:
+async def test_empty_settle_does_nothing(gateway: Running) -> None:
     assert (await settle(gateway)).json() == {"settled": 0, "stale": []}
 
 
@@ -73,7 +73,7 @@ async def test_nothing_to_settle_is_nothing_done(gateway: Running) -> None:
         ({"nack": [{"ackId": str(n), "delay": n} for n in range(1001)]}, "at most 1000 different delays and errors"),
     ],
 )
-async def test_a_settle_that_breaks_a_rule_settles_nothing(gateway: Running, fields: dict[str, Any], rule: str) -> None:
+async def test_invalid_settle_settles_nothing(gateway: Running, fields: dict[str, Any], rule: str) -> None:
     await gateway.publish("1")
     [good] = await leased(gateway, 1)
     if isinstance(fields.get("ack"), list):

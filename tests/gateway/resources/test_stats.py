@@ -37,7 +37,7 @@ def names(stats: Any) -> list[str]:
     return [queue["queue"] for queue in stats["queues"]]
 
 
-def test_the_queues_come_by_name_or_by_what_they_have_most_of(server: ServerProcess) -> None:
+def test_queues_can_be_sorted_by_name_or_figure(server: ServerProcess) -> None:
     assert names(call(server, "GET", "/v2/stats")) == ["few", "many", "none"]
     assert names(call(server, "GET", "/v2/stats?order=messages_ready")) == ["many", "few", "none"]
     assert names(call(server, "GET", "/v2/stats?order=messages_published&limit=1&offset=1")) == ["few"]
@@ -46,7 +46,7 @@ def test_the_queues_come_by_name_or_by_what_they_have_most_of(server: ServerProc
     assert names(call(server, "GET", "/v2/stats?project=b")) == ["none"]
 
 
-def test_the_busiest_of_many_queues_come_first(server: ServerProcess) -> None:
+def test_busiest_queues_are_first(server: ServerProcess) -> None:
     """Those that have the most of a counter may have been busy long ago."""
 
     def busiest() -> dict[str, Any]:
@@ -63,14 +63,14 @@ def test_the_busiest_of_many_queues_come_first(server: ServerProcess) -> None:
         call(server, "POST", "/v2/b/queues/none/messages", {"busy": "now"})
 
 
-def test_an_order_that_is_none_is_refused_and_counted(server: ServerProcess) -> None:
+def test_invalid_order_is_refused_and_counted(server: ServerProcess) -> None:
     before = call(server, "GET", "/v2/stats")["refusals"]["http"].get("bad_request", 0)
     with pytest.raises(urllib.error.HTTPError, match="400"):
         call(server, "GET", "/v2/stats?order=size")
     assert call(server, "GET", "/v2/stats")["refusals"]["http"]["bad_request"] == before + 1
 
 
-def test_it_says_the_same_as_metrics(server: ServerProcess) -> None:
+def test_stats_match_metrics(server: ServerProcess) -> None:
     stats, metrics = call(server, "GET", "/v2/stats"), call(server, "GET", "/metrics")
     (many,) = [queue for queue in stats["queues"] if queue["queue"] == "many"]
     for name in ("messages_ready", "cap_bytes", "messages_published"):
@@ -101,7 +101,7 @@ def test_connections_and_refusals_are_reported_by_protocol(server: ServerProcess
     assert 'curbstone_refusals_total{protocol="stomp",reason=' in call(server, "GET", "/metrics")
 
 
-def test_a_rate_is_that_of_late() -> None:
+def test_rate_is_recent() -> None:
     rates = Rates(10_000)
     assert rates.update("q", (0, 7), 0) is None
     assert rates.update("q", (9, 9), STEP_MS - 1) is None, "too soon to tell"
@@ -114,7 +114,7 @@ def test_a_rate_is_that_of_late() -> None:
     assert rates.update("q", (3000, 7), 70_000) is None
 
 
-def test_a_queue_that_grows_steadily_is_full_when_it_says() -> None:
+def test_growing_queue_fills_at_the_predicted_time() -> None:
     filling = Filling()
     assert filling.update("q", 0, 1_000_000, 0) is None
     for second in range(1, 100):
@@ -123,7 +123,7 @@ def test_a_queue_that_grows_steadily_is_full_when_it_says() -> None:
         assert abs(left - (1000 - second)) < 1
 
 
-def test_one_that_stops_growing_or_shrinks_is_not_full_for_ever_longer() -> None:
+def test_prediction_recovers_when_growth_stops() -> None:
     filling = Filling()
     filling.update("q", 0, 1000, 0)
     first = filling.update("q", 100, 1000, 10_000)

@@ -56,9 +56,7 @@ def get(server: ServerProcess, query: str = "") -> httpx.Response:
 
 
 @pytest.mark.parametrize(("span", "step_s", "steps"), [("hour", 10, 360), ("day", 60, 1440)])
-def test_the_last_hour_and_the_last_day_are_there_after_a_restart(
-    server: ServerProcess, span: str, step_s: int, steps: int
-) -> None:
+def test_last_hour_and_day_survive_a_restart(server: ServerProcess, span: str, step_s: int, steps: int) -> None:
     found = get(server, f"?span={span}&queue=shop/orders").json()
     assert found["step"] == step_s and found["from"] % (1000 * step_s) == 0
     (queue,) = found["queues"]
@@ -71,14 +69,14 @@ def test_the_last_hour_and_the_last_day_are_there_after_a_restart(
     assert "queues" not in whole
 
 
-def test_a_part_of_it_may_be_asked_for(server: ServerProcess) -> None:
+def test_part_of_the_history_can_be_requested(server: ServerProcess) -> None:
     since = int(time.time() * 1000) - 60_000
     found = get(server, f"?queue=shop/orders&since={since}").json()
     assert since <= found["from"] < since + 10_000 and 6 <= len(found["queues"][0][READY]) <= 8
     assert len(get(server, "?since=9000000000000").json()["server"][READY]) == 1
 
 
-def test_what_the_server_records_is_added(server: ServerProcess) -> None:
+def test_recorded_values_are_appended(server: ServerProcess) -> None:
     path = f"{server.url}/v2/shop/queues/orders/messages"
     for _ in range(7):
         httpx.post(path, content="x", trust_env=False).raise_for_status()
@@ -98,12 +96,12 @@ def test_what_the_server_records_is_added(server: ServerProcess) -> None:
         ("?since=-1", 400, "bad since"),
     ],
 )
-def test_what_is_wrong_is_refused(server: ServerProcess, query: str, status: int, text: str) -> None:
+def test_invalid_requests_are_refused(server: ServerProcess, query: str, status: int, text: str) -> None:
     reply = get(server, query)
     assert reply.status_code == status and text in reply.json()["detail"]
 
 
-def test_one_sees_the_history_of_what_one_may_look_at(tmp_path: Path) -> None:
+def test_history_shows_only_visible_queues(tmp_path: Path) -> None:
     with guarded_server(tmp_path, USERS) as it:
         for queue in ("orders", "other"):
             it.call("root", "PUT", f"/v2/shop/queues/{queue}", json={}).raise_for_status()

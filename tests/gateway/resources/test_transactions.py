@@ -50,7 +50,7 @@ async def put(gateway: Running, body: bytes, headers: dict[str, str], part: str 
 
 
 @asynchronous
-async def test_lines_and_frames_are_staged_committed_and_remembered(gateway: Running) -> None:
+async def test_lines_and_frames_can_be_staged_and_committed(gateway: Running) -> None:
     body = lines(
         {"message": "Hello", "Content-Type": "text/plain", "x-msg-x-a": "1"}, {"message": "AAH/", "encoding": "base64"}
     )
@@ -87,7 +87,7 @@ async def test_a_number_of_a_series_with_other_content_is_a_conflict(gateway: Ru
 
 
 @asynchronous
-async def test_what_is_committed_is_closed(gateway: Running) -> None:
+async def test_committed_transaction_is_closed(gateway: Running) -> None:
     await put(gateway, lines({"message": "m"}), LINES)
     await gateway.http.post(T + "/commit")
     for reply in (await put(gateway, lines({"message": "n"}), LINES), await gateway.http.delete(T)):
@@ -97,7 +97,7 @@ async def test_what_is_committed_is_closed(gateway: Running) -> None:
 
 
 @asynchronous
-async def test_dropping_is_answered_the_same_whether_there_was_anything(gateway: Running) -> None:
+async def test_abort_is_idempotent(gateway: Running) -> None:
     await put(gateway, lines({"message": "m"}), LINES)
     assert [(await gateway.http.delete(T)).status_code for _ in range(2)] == [204, 204]
     assert (await gateway.http.get(T)).status_code == 404
@@ -106,7 +106,7 @@ async def test_dropping_is_answered_the_same_whether_there_was_anything(gateway:
 
 @asynchronous
 @pytest.mark.parametrize("size", [1, 2, 3, 10, 27, 28, 29, 40, 57, 1000])
-async def test_a_body_may_come_in_pieces_of_any_size(gateway: Running, size: int) -> None:
+async def test_body_can_be_split_anywhere(gateway: Running, size: int) -> None:
     bodies = [b"%d" % number * number for number in range(30)]
     framed = frame(*bodies[:10]) + frame(*bodies[10:])
 
@@ -139,7 +139,7 @@ async def test_delay_ttl_and_groups_of_lines_are_kept(gateway: Running) -> None:
 
 
 @asynchronous
-async def test_a_frame_may_say_how_long_its_messages_live_and_for_whom(gateway: Running) -> None:
+async def test_frame_can_set_ttl_and_groups(gateway: Running) -> None:
     extras = (60_000).to_bytes(8, "little") + b"g,"
     assert (await put(gateway, frame(b"for g, and all", block=b"a:b\n", extras=extras), BINARY)).status_code == 200
     gone = frame(b"gone at once", extras=(1).to_bytes(8, "little"))
@@ -202,7 +202,7 @@ async def test_bad_lines_are_refused_by_their_number(gateway: Running, body: byt
 
 
 @asynchronous
-async def test_limits_are_kept_before_anything_is_buffered(gateway: Running) -> None:
+async def test_limits_apply_before_buffering(gateway: Running) -> None:
     head = f"PUT {T}/parts/0 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     head += f"Content-Type: {BINARY['Content-Type']}\r\n"
     reply = await gateway.raw(f"{head}Content-Length: {PART_BYTES_MAX + 1}\r\n\r\n".encode())
@@ -230,7 +230,7 @@ async def test_a_queue_without_room_is_507_and_the_commit_works_later(gateway: R
 
 
 @asynchronous
-async def test_pages_of_other_origins_may_not_call(gateway: Running) -> None:
+async def test_cross_origin_calls_are_refused(gateway: Running) -> None:
     for verb, path in (("PUT", T + "/parts/0"), ("POST", T + "/commit"), ("DELETE", T)):
         reply = await gateway.http.request(verb, path, headers={"Origin": "https://evil.example", **BINARY})
         assert reply.status_code == 403
@@ -239,13 +239,13 @@ async def test_pages_of_other_origins_may_not_call(gateway: Running) -> None:
 
 
 @asynchronous
-async def test_what_is_staged_is_in_the_metrics(gateway: Running) -> None:
+async def test_staged_bytes_are_in_the_metrics(gateway: Running) -> None:
     await put(gateway, frame(b"x" * 10_000), BINARY)
     text = (await gateway.http.get("/metrics")).text
     assert "curbstone_staged_transactions 1.0" in text and "curbstone_staged_bytes 10" in text
 
 
-def test_a_client_that_keeps_asking_gets_everything_in_exactly_once_however_often_the_server_is_killed(
+def test_retrying_client_commits_exactly_once_despite_kills(
     tmp_path: Path,
 ) -> None:
     """It does what a pipeline does: stage, commit, and after any failure start over with the same id."""

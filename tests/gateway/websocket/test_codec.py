@@ -70,7 +70,7 @@ def test_frames_are_read_in_one_piece() -> None:
     assert frames.take_output() == frames.take_pong() == b""
 
 
-def test_only_the_latest_ping_is_owed_a_pong() -> None:
+def test_only_the_latest_ping_gets_a_pong() -> None:
     frames, _ = fed(*[masked(Opcode.PING, b"%d" % number) for number in range(1000)])
     assert sent(frames.take_pong()) == [(Opcode.PONG, b"999")]
     frames.receive(masked(Opcode.PING, b""))
@@ -78,7 +78,7 @@ def test_only_the_latest_ping_is_owed_a_pong() -> None:
     assert frames.take_pong() == b""
 
 
-def test_behind_the_close_frame_no_ping_is_answered() -> None:
+def test_ping_after_close_is_not_answered() -> None:
     frames, _ = fed(masked(Opcode.PING, b"before"))
     frames.close(1000, "")
     for piece in (masked(Opcode.PING, b"behind"), masked(Opcode.PING, b"it")):
@@ -101,11 +101,11 @@ def test_behind_the_close_frame_no_ping_is_answered() -> None:
         ([masked(Opcode.PING, b"d" * 100)[:50]], 50),
     ],
 )
-def test_what_is_not_whole_is_counted(pieces: list[bytes], unfinished: int) -> None:
+def test_incomplete_bytes_are_counted(pieces: list[bytes], unfinished: int) -> None:
     assert fed(*pieces)[0].unfinished_bytes == unfinished
 
 
-def test_pings_within_a_message_do_not_begin_it_anew() -> None:
+def test_pings_within_a_message_do_not_restart_its_deadline() -> None:
     frames, _ = fed(masked(Opcode.PING, b""))
     assert frames.is_another
     begun, more = masked(Opcode.BINARY, b"a", fin=False), masked(Opcode.CONT, b"", fin=False)
@@ -116,7 +116,7 @@ def test_pings_within_a_message_do_not_begin_it_anew() -> None:
     assert frames.is_another
 
 
-def test_the_peers_close_is_found_behind_our_own_however_it_is_cut() -> None:
+def test_peer_close_after_our_close_is_found_for_any_split() -> None:
     late = WHOLE + b"\x81\x01a" + masked(Opcode.BINARY, b"x" * BYTES_MAX) + CLOSE
     for pieces in ([late], [late[:100_000], late[100_000:]], [late[at : at + 7] for at in range(0, len(late), 7)]):
         frames, _ = fed(masked(Opcode.BINARY, b"cut off")[:4])
@@ -127,7 +127,7 @@ def test_the_peers_close_is_found_behind_our_own_however_it_is_cut() -> None:
         assert frames.peer_closed
 
 
-def test_our_close_drops_what_was_begun_of_a_large_message() -> None:
+def test_our_close_drops_an_incomplete_message() -> None:
     big = masked(Opcode.BINARY, b"b" * 60_000)
     frames, _ = fed(big[:50_000])
     frames.close(1008, "too slow")
@@ -146,7 +146,7 @@ def test_frames_are_read_when_cut_anywhere(at: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536])
-def test_what_is_written_is_read_by_another_implementation(size: int) -> None:
+def test_encoded_frames_are_read_by_another_implementation(size: int) -> None:
     data = b"a" * size
     assert sent(text_frame(data) + binary_frame(data)) == [(Opcode.TEXT, data), (Opcode.BINARY, data)]
 
@@ -187,13 +187,13 @@ def test_a_peer_that_breaks_the_protocol_gets_an_error_and_is_closed(data: bytes
 
 
 @pytest.mark.parametrize("size", [BYTES_MAX + 1, 1 << 40, (1 << 63) - 1])
-def test_a_message_above_the_limit_is_known_by_its_head(size: int) -> None:
+def test_message_above_the_limit_is_detected_by_its_header(size: int) -> None:
     head = b"\x82\xff" + size.to_bytes(8, "big")
     frames, _ = fed(masked(Opcode.TEXT, b"a") + head)
     assert frames.too_big and not frames.is_closed
 
 
-def test_a_message_above_the_limit_is_skipped_to_find_the_peers_close() -> None:
+def test_message_above_the_limit_is_skipped_until_the_peer_close() -> None:
     big = masked(Opcode.BINARY, b"b" * (BYTES_MAX + 1))
     frames, _ = fed(big[:100])
     assert frames.too_big
@@ -211,7 +211,7 @@ def test_fragments_above_the_limit_together_are_too_big() -> None:
     assert frames.too_big and messages == []
 
 
-def test_after_our_close_the_peers_is_found_behind_a_frame_that_was_cut() -> None:
+def test_peer_close_is_found_after_a_split_frame() -> None:
     late = masked(Opcode.BINARY, b"late")
     frames, _ = fed(late[:5])
     frames.close(1000, "")
@@ -227,7 +227,7 @@ def test_closing_twice_sends_one_close_frame() -> None:
     assert len(sent(frames.take_output())) == 1
 
 
-def test_a_thousand_frames_in_one_piece_are_read_once_each() -> None:
+def test_thousand_frames_in_one_piece_are_parsed_once() -> None:
     assert len(fed(masked(Opcode.BINARY, b"m" * 100) * 1000)[1]) == 1000
 
 

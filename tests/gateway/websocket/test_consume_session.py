@@ -40,7 +40,7 @@ class Reader:
         return self.consumer.calls
 
 
-def test_it_subscribes_with_its_window_and_group() -> None:
+def test_session_subscribes_with_window_and_group() -> None:
     assert Reader().queue.subscribed == {"window": 10, "group": "g", "auto": False, "who": UNKNOWN}
     assert Reader(settles=False).queue.subscribed["auto"] is True
 
@@ -67,7 +67,7 @@ def test_without_ack_there_is_no_ack_id() -> None:
     assert "ackId" not in reader.wire.take_json()[0]
 
 
-def test_a_redelivery_says_so() -> None:
+def test_redelivery_is_marked() -> None:
     reader = Reader()
     reader.consumer.give(delivery(1, tries=2))
     metadata = reader.wire.take_json()[0]
@@ -91,32 +91,32 @@ def test_with_an_encoding_a_message_is_one_frame(encoding: Encoding, body: bytes
     assert frame.get("encoding", "utf8") == encoding
 
 
-def test_acknowledgments_of_one_read_are_settled_together() -> None:
+def test_acks_of_one_read_are_settled_together() -> None:
     reader = Reader().given(11, 12, 13)
     reader.send('{"ackId":"k.2"}', '{"ackId":"k.1"}')
     assert reader.calls == [("ack", [12, 11])]
 
 
-def test_ack_to_id_settles_all_up_to_it() -> None:
+def test_ack_to_id_is_cumulative() -> None:
     reader = Reader().given(11, 12, 13)
     reader.send('{"ackId":"k.1"}', '{"ackToId":"k.2"}')
     assert reader.calls == [("ack", [11, 12])]
     assert list(reader.consumer.unsettled) == [13]
 
 
-def test_a_nack_keeps_its_place_among_acknowledgments() -> None:
+def test_nack_keeps_its_order_among_acks() -> None:
     reader = Reader().given(11, 12, 13)
     reader.send('{"ackId":"k.1"}', '{"nackId":"k.2","delay":1.5,"error":"why"}', '{"ackId":"k.3"}')
     assert reader.calls == [("ack", [11]), ("nack", [12], 1500, "why"), ("ack", [13])]
 
 
-def test_a_nack_without_a_delay_leaves_it_to_the_queue() -> None:
+def test_nack_without_a_delay_uses_the_queue_delay() -> None:
     reader = Reader().given(11)
     reader.send('{"nackId":"k.1"}')
     assert reader.calls == [("nack", [11], None, "")]
 
 
-def test_a_reject_says_why() -> None:
+def test_reject_has_a_reason() -> None:
     reader = Reader().given(11)
     reader.send('{"rejectId":"k.1","error":"bad"}')
     assert reader.calls == [("reject", [11], "bad")]
@@ -149,7 +149,7 @@ def test_an_unknown_id_is_500_and_a_close(command: str, ack_id: str) -> None:
     assert reader.calls == [("close",)]
 
 
-def test_an_id_of_an_earlier_connection_names_nothing() -> None:
+def test_id_of_an_earlier_connection_is_unknown() -> None:
     """Ids counted from 1 on each connection: an ack that came late removed another message, unprocessed."""
     queue = FakeQueue()
     wires = []
@@ -173,7 +173,7 @@ def test_an_id_settles_once() -> None:
 
 
 @pytest.mark.parametrize("frame", ["not json", "5", "[]", "null", "[" * 100_000, binary(b"{}"), '{"ackId":"\\ud800"}'])
-def test_what_is_no_json_object_is_400_and_a_close(frame: str | Inbound) -> None:
+def test_invalid_json_object_is_400_and_close(frame: str | Inbound) -> None:
     reader = Reader().given(11)
     reader.send(frame)
     assert reader.wire.take_json() == [{"code": 400, "error": "Payload must be a JSON object."}]
@@ -217,14 +217,14 @@ def test_a_deleted_queue_is_404_and_a_close() -> None:
     assert reader.wire.code == 1000
 
 
-def test_a_full_socket_holds_the_consumer() -> None:
+def test_full_socket_pauses_the_consumer() -> None:
     reader = Reader()
     reader.session.hold()
     reader.session.resume()
     assert reader.calls == [("hold",), ("resume",)]
 
 
-def test_a_stop_closes_with_1001_and_gives_back_what_is_unsettled() -> None:
+def test_stop_closes_with_1001_and_requeues_unsettled_messages() -> None:
     reader = Reader().given(11)
     reader.session.stop()
     assert reader.wire.code == 1001

@@ -26,7 +26,7 @@ async def answers(socket: ClientConnection, count: int) -> list[dict[str, Any]]:
     return [await json_from(socket) for _ in range(count)]
 
 
-async def test_numbers_continue_where_the_last_connection_was_and_repeats_are_reported(gateway: Running) -> None:
+async def test_numbers_continue_over_connections_and_repeats_are_reported(gateway: Running) -> None:
     async with gateway.socket("publish", AS_WEB) as socket:
         assert await json_from(socket) == {"producer": "web-1", "seq": 0}
         await send(socket, "1", "2")
@@ -54,7 +54,7 @@ async def test_without_ids_a_message_is_confirmed_by_an_empty_frame_and_a_repeat
         assert await json_from(socket) == REPEATED
 
 
-async def test_what_comes_behind_a_gap_is_refused_and_the_connection_continues(gateway: Running) -> None:
+async def test_message_behind_a_gap_is_refused_and_the_connection_kept(gateway: Running) -> None:
     async with gateway.socket("publish", AS_WEB) as socket:
         await socket.recv()
         await send(socket, "1")
@@ -69,7 +69,7 @@ async def test_what_comes_behind_a_gap_is_refused_and_the_connection_continues(g
     assert await gateway.pop_all() == [b"1", b"2", b"3", b"4", b"40"]
 
 
-async def test_behind_one_that_a_full_queue_refused_nothing_is_stored(gateway: Running) -> None:
+async def test_messages_behind_a_refused_one_are_not_stored(gateway: Running) -> None:
     await gateway.http.put(QUEUE, json={"cap": "1MiB"})
     async with gateway.socket("publish", AS_WEB) as socket:
         await socket.recv()
@@ -107,7 +107,7 @@ async def test_a_later_connection_of_a_producer_ends_the_earlier_one(gateway: Ru
         ({"Idempotency-Key": "k"}, "a numbered producer must not send an Idempotency-Key"),
     ],
 )
-async def test_a_message_refused_for_its_number_has_the_next_one_until_another_is_stored_under_it(
+async def test_refused_number_is_reused_by_the_next_message(
     gateway: Running, frame: dict[str, object], rule: str
 ) -> None:
     async with gateway.socket("publish", AS_WEB) as socket:
@@ -126,7 +126,7 @@ async def test_a_message_refused_for_its_number_has_the_next_one_until_another_i
 
 
 @pytest.mark.parametrize("refused", ['{"message":"2","ttl":-1}', '{"message":5,"seq":2}', "x" * 65_537])
-async def test_a_refused_message_has_its_number_and_can_be_left_out(gateway: Running, refused: str) -> None:
+async def test_refused_message_keeps_its_number_and_can_be_skipped(gateway: Running, refused: str) -> None:
     """The message behind it would get its number else, and a client that numbers its messages itself would lose one."""
     async with gateway.socket("publish", AS_WEB) as socket:
         await socket.recv()

@@ -30,7 +30,7 @@ async def test_a_repeated_message_is_stored_once_in_its_place(gateway: Running) 
     assert await gateway.pop_all() == [b"1", b"2", b"3"]
 
 
-async def test_it_is_the_key_of_http(gateway: Running) -> None:
+async def test_key_is_shared_with_http(gateway: Running) -> None:
     headers = {"Idempotency-Key": "k", "Content-Type": "text/plain"}
     message_id = (await gateway.http.post("/v2/p1/queues/q/messages", content=b"1", headers=headers)).headers[
         "x-msg-id"
@@ -65,9 +65,7 @@ async def test_an_event_takes_no_key(gateway: Running) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "?confirm=json"])
-async def test_a_message_with_a_unique_name_that_another_one_has_is_confirmed_as_a_duplicate(
-    gateway: Running, query: str
-) -> None:
+async def test_duplicate_unique_name_is_confirmed_as_duplicate(gateway: Running, query: str) -> None:
     frames = [orjson.dumps({"message": text, "unique": name}).decode() for text, name in ("1a", "2b", "3a", "4c")]
     async with gateway.socket("publish", query) as socket:
         for frame in frames:

@@ -84,7 +84,7 @@ def test_a_refusal_does_not_overtake_a_confirm() -> None:
     assert publisher.wire.code is None
 
 
-def test_metadata_and_options_go_with_the_next_frame() -> None:
+def test_metadata_and_options_apply_to_the_next_frame() -> None:
     publisher = Publisher()
     publisher.send(text('{"Content-Type":"a/b","x-msg-x-a":"1","ttl":1.5,"delay":2,"groups":"g,h"}'), text("body"))
     [message] = publisher.published
@@ -92,13 +92,13 @@ def test_metadata_and_options_go_with_the_next_frame() -> None:
     assert (message.body, message.ttl_ms, message.delay_ms, message.groups) == (b"body", 1500, 2000, ("g", "h"))
 
 
-def test_after_metadata_a_frame_is_payload_whatever_it_looks_like() -> None:
+def test_frame_after_metadata_is_always_payload() -> None:
     publisher = Publisher()
     publisher.send(text("{}"), text('{"message":"no"}'), text(""), text(""))
     assert [message.body for message in publisher.published] == [b'{"message":"no"}', b""]
 
 
-def test_metadata_and_payload_may_come_in_two_reads() -> None:
+def test_metadata_and_payload_can_be_split_over_reads() -> None:
     publisher = Publisher()
     publisher.send(text('{"Content-Type":"a/b"}'))
     assert publisher.queue.published == []
@@ -126,7 +126,7 @@ def test_a_body_may_be_encoded(fields: str, body: bytes) -> None:
     assert publisher.published[0].body == body
 
 
-def test_groups_of_the_connection_are_those_of_messages_that_name_none() -> None:
+def test_connection_groups_are_the_default_of_messages() -> None:
     publisher = Publisher(groups=("g",))
     publisher.send(binary(b"1"), text('{"message":"2"}'), text('{"message":"3","groups":["h"]}'), text(), binary(b"4"))
     assert [message.groups for message in publisher.published] == [("g",), ("g",), ("h",), ("g",)]
@@ -139,7 +139,7 @@ def test_groups_of_the_connection_are_those_of_messages_that_name_none() -> None
         *('{"messag":"x"}', '{"ttl":1,"colour":"red"}', '{"ackId":"a.1"}', '{"token":5}'),
     ],
 )
-def test_a_frame_that_is_no_part_of_a_message_is_answered_with_400_and_a_close(frame: str) -> None:
+def test_stray_frame_is_400_and_close(frame: str) -> None:
     publisher = Publisher()
     publisher.send(text(frame))
     [error] = publisher.wire.take_json()
@@ -179,7 +179,7 @@ def test_a_refused_message_gets_its_error_in_place_of_its_confirm(code: int, ref
     assert publisher.wire.code is None
 
 
-def test_an_error_waits_for_the_confirms_of_what_came_before() -> None:
+def test_error_waits_for_earlier_confirms() -> None:
     publisher = Publisher()
     publisher.send(binary(b"1"), text("not json"), binary(b"2"))
     publisher.send(binary(b"3"))
@@ -197,7 +197,7 @@ def test_a_message_of_the_limit_is_taken() -> None:
 
 
 @pytest.mark.parametrize("error", [Unavailable("the disk failed"), SchemaViolation("no"), KeyReused("no")])
-def test_what_the_engine_refuses_is_reported_for_each_message(error: CurbstoneError) -> None:
+def test_engine_refusal_is_reported_per_message(error: CurbstoneError) -> None:
     publisher = Publisher()
     publisher.send(*map(binary, (b"1", b"2", b"3")))
     publisher.queue.done[0](error, 0, 2)
@@ -216,7 +216,7 @@ def test_the_connection_ends_with_its_queue_or_its_right(error: CurbstoneError, 
     assert publisher.wire.code == code
 
 
-def test_a_silent_producer_hears_that_the_queue_was_deleted() -> None:
+def test_idle_producer_is_notified_of_a_deleted_queue() -> None:
     publisher = Publisher()
     publisher.queue.is_closed = True
     publisher.queue.watchers[0]()
@@ -243,7 +243,7 @@ def test_a_producer_that_reads_no_confirms_is_not_read() -> None:
     assert not publisher.wire.is_held
 
 
-def test_a_stop_answers_what_was_taken_and_takes_no_more() -> None:
+def test_stop_answers_accepted_messages_and_accepts_no_more() -> None:
     publisher = Publisher()
     publisher.send(binary(b"1"))
     publisher.session.stop()
@@ -255,7 +255,7 @@ def test_a_stop_answers_what_was_taken_and_takes_no_more() -> None:
     assert len(publisher.published) == 1
 
 
-def test_a_confirm_after_the_end_goes_nowhere() -> None:
+def test_confirm_after_the_end_is_dropped() -> None:
     publisher = Publisher()
     publisher.send(binary(b"1"))
     publisher.session.closed()
@@ -275,7 +275,7 @@ def picky(publish: Any) -> Any:
     return refusing
 
 
-def test_what_an_engine_refuses_at_once_is_reported_behind_what_came_before() -> None:
+def test_immediate_refusal_does_not_overtake_earlier_answers() -> None:
     """Where an engine lacked idempotency keys, or ordering keys, the connection broke without a word."""
     publisher = Publisher()
     publisher.queue.publish = picky(publisher.queue.publish)  # type: ignore[method-assign]

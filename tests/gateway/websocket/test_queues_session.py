@@ -75,7 +75,7 @@ def counts(queue: LocalQueue) -> tuple[int, int]:
     return found.rdy, found.wip
 
 
-def test_each_delivery_says_its_queue_and_is_settled_where_it_came_from(lab: Lab) -> None:
+def test_deliveries_name_their_queue_and_are_settled_there(lab: Lab) -> None:
     a, b = filled(lab, "a", "a1", "a2"), filled(lab, "b", "b1")
     reader = Reader(lab)
     first, second = reader.subscribe("a")
@@ -96,7 +96,7 @@ def test_each_delivery_says_its_queue_and_is_settled_where_it_came_from(lab: Lab
     assert a.counts().delayed == 1
 
 
-def test_a_delivery_is_the_frames_of_a_consuming_socket_behind_its_queue(lab: Lab) -> None:
+def test_delivery_frames_match_a_single_queue_socket_plus_queue(lab: Lab) -> None:
     filled(lab, "a", "body")
     reader = Reader(lab)
     reported, metadata, payload = reader.say({"subscribe": "a"})
@@ -115,7 +115,7 @@ def test_each_subscription_has_its_own_window(lab: Lab) -> None:
     assert [(each["queue"], each["message"]) for each in more] == [("a", "2"), ("a", "3")]
 
 
-def test_what_runs_out_is_reported_and_is_delivered_again(lab: Lab) -> None:
+def test_expired_delivery_is_reported_and_redelivered(lab: Lab) -> None:
     filled(lab, "a", "1", "2")
     reader = Reader(lab)
     first, second = reader.subscribe("a", lease=30)
@@ -139,7 +139,7 @@ def test_an_empty_frame_ends_all_deliveries_and_settling_continues(lab: Lab) -> 
     assert (counts(a), counts(b)) == ((1, 0), (1, 0))
 
 
-def test_what_is_unsubscribed_goes_back_behind_what_the_same_read_settles(lab: Lab) -> None:
+def test_unsubscribe_requeues_after_settles_of_the_same_read(lab: Lab) -> None:
     a = filled(lab, "a", "1", "2")
     reader = Reader(lab)
     first, second = reader.subscribe("a")
@@ -190,7 +190,7 @@ def test_a_deleted_queue_ends_its_subscription_and_nothing_else(lab: Lab) -> Non
         ({"publish": "b", "message": "m" * 1001}, 413, "larger than 1000 bytes"),
     ],
 )
-def test_what_is_refused_is_named_and_ends_nothing(lab: Lab, command: dict[str, Any], code: int, error: str) -> None:
+def test_refusal_is_named_and_keeps_the_socket(lab: Lab, command: dict[str, Any], code: int, error: str) -> None:
     filled(lab, "a", "1")
     lab.queue("b")
     reader = Reader(lab)
@@ -206,7 +206,7 @@ def test_what_is_refused_is_named_and_ends_nothing(lab: Lab, command: dict[str, 
     ("beside", "error"),
     [({"delay": "x"}, "bad delay"), ({"error": 5}, "bad error"), ({"more": 1}, "unknown member 'more'")],
 )
-def test_a_settling_that_is_refused_leaves_the_delivery(lab: Lab, beside: dict[str, Any], error: str) -> None:
+def test_refused_settle_keeps_the_delivery(lab: Lab, beside: dict[str, Any], error: str) -> None:
     filled(lab, "a", "1")
     reader = Reader(lab)
     (delivery,) = reader.subscribe("a")
@@ -215,7 +215,7 @@ def test_a_settling_that_is_refused_leaves_the_delivery(lab: Lab, beside: dict[s
     assert reader.say({"ackId": delivery["ackId"]}) == [{"settled": [delivery["ackId"]]}]
 
 
-def test_a_rejected_message_that_has_to_wait_for_its_dead_letter_queue_ends_nothing(lab: Lab) -> None:
+def test_reject_waiting_for_the_dead_letter_queue_keeps_the_socket(lab: Lab) -> None:
     """The subscription ended, and all that its client held came again as tried once more."""
     dead = lab.queue("dead", publish_paused=True)
     a = filled(lab, "a", "1", "2", "3", dead_letter="dead")
@@ -242,7 +242,7 @@ def test_a_command_that_names_no_queue_and_no_delivery_is_refused(lab: Lab, comm
 
 
 @pytest.mark.parametrize("frame", [text("not json"), text("[]"), binary(b"{}"), binary(b"x")])
-def test_what_is_no_command_at_all_ends_the_socket_behind_what_was_published(lab: Lab, frame: Any) -> None:
+def test_invalid_command_ends_the_socket_after_pending_publishes(lab: Lab, frame: Any) -> None:
     a = lab.queue("a")
     reader = Reader(lab)
     reader.session.receive([text('{"publish":"a","message":"m"}'), frame, text('{"publish":"a","message":"n"}')])
@@ -275,7 +275,7 @@ def test_messages_are_answered_in_their_order_whatever_queue_they_are_for(lab: L
     assert lab.bodies(a) == [b"1", b"2", b"5"]
 
 
-def test_a_full_queue_refuses_for_itself(lab: Lab) -> None:
+def test_full_queue_refuses_only_its_messages(lab: Lab) -> None:
     lab.queue("a", cap="64KiB")
     b = lab.queue("b")
     reader = Reader(lab)
@@ -286,7 +286,7 @@ def test_a_full_queue_refuses_for_itself(lab: Lab) -> None:
     assert len(reported) == 2 * MANY
 
 
-def test_what_an_engine_refuses_at_once_is_refused_by_itself(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_immediate_engine_refusal_is_reported_alone(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     a = lab.queue("a")
     monkeypatch.setattr(LocalQueue, "publish", picky(LocalQueue.publish))
     reader = Reader(lab)
@@ -297,7 +297,7 @@ def test_what_an_engine_refuses_at_once_is_refused_by_itself(lab: Lab, monkeypat
     assert lab.bodies(a) == [b"1", b"3"]
 
 
-def test_what_was_delivered_can_be_published_as_it_came(lab: Lab) -> None:
+def test_delivered_frames_can_be_republished(lab: Lab) -> None:
     filled(lab, "a", "1")
     b = lab.queue("b")
     reader = Reader(lab)
@@ -307,7 +307,7 @@ def test_what_was_delivered_can_be_published_as_it_came(lab: Lab) -> None:
     assert lab.bodies(b) == [b"1"]
 
 
-def test_a_stop_answers_what_was_taken(lab: Lab) -> None:
+def test_stop_answers_accepted_messages(lab: Lab) -> None:
     a = filled(lab, "a", "1")
     reader = Reader(lab)
     reader.subscribe("a")
@@ -324,9 +324,7 @@ def test_a_stop_answers_what_was_taken(lab: Lab) -> None:
 # ------------------------------------------------------------ bounds
 
 
-def test_a_refusal_that_waits_behind_a_commit_counts_with_all_it_names(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_delayed_refusal_counts_all_its_messages(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """It kept the name until then and counted nothing: 20,000 of the largest frames were in memory at once."""
     monkeypatch.setattr(unanswered, "UNCONFIRMED_BYTES_MAX", 10_000)
     lab.queue("a")
@@ -341,7 +339,7 @@ def test_a_refusal_that_waits_behind_a_commit_counts_with_all_it_names(
     assert not reader.wire.is_held
 
 
-def test_while_the_peer_does_not_read_nothing_is_delivered(lab: Lab) -> None:
+def test_no_deliveries_while_the_peer_does_not_read(lab: Lab) -> None:
     a, b = lab.queue("a"), lab.queue("b")
     reader = Reader(lab)
     reader.subscribe("a", ack=False)
@@ -355,7 +353,7 @@ def test_while_the_peer_does_not_read_nothing_is_delivered(lab: Lab) -> None:
     assert sorted(each["message"] for each in reader.hear()) == ["1", "2"]
 
 
-def test_a_socket_has_so_many_subscriptions(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subscriptions_of_a_socket_are_limited(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues_session, "SUBSCRIPTIONS_MAX", 2)
     for name in "abc":
         lab.queue(name)
@@ -378,7 +376,7 @@ reads = st.lists(st.lists(frames | st.just(text("")), min_size=1, max_size=5), m
 
 
 @given(reads)
-def test_whatever_comes_is_answered_and_ends_nothing(reads: list[list[Any]]) -> None:
+def test_any_command_is_answered_and_keeps_the_socket(reads: list[list[Any]]) -> None:
     lab = Lab()
     a = filled(lab, "a", "1", "2")
     reader = Reader(lab)
@@ -410,7 +408,7 @@ def welcomed(path: Path) -> tuple[World, Reader]:
     return world, Reader(world.lab, world.authenticator, world.login("ann", "open sesame"))
 
 
-def test_each_queue_needs_its_right_and_a_refusal_says_nothing_of_what_exists(tmp_path: Path) -> None:
+def test_each_queue_requires_its_right_without_revealing_existence(tmp_path: Path) -> None:
     _, reader = welcomed(tmp_path)
     reader.subscribe("a")
     for name in ("c", "none"):
@@ -423,7 +421,7 @@ def test_each_queue_needs_its_right_and_a_refusal_says_nothing_of_what_exists(tm
     assert reported["published"] == "b"
 
 
-def test_a_right_that_is_lost_ends_its_subscription_and_nothing_else(tmp_path: Path) -> None:
+def test_lost_right_ends_only_its_subscription(tmp_path: Path) -> None:
     world, reader = welcomed(tmp_path)
     (of_a,) = reader.subscribe("a")
     (of_b,) = reader.subscribe("b")
@@ -438,7 +436,7 @@ def test_a_right_that_is_lost_ends_its_subscription_and_nothing_else(tmp_path: P
     assert reader.wire.code is None
 
 
-def test_a_user_who_is_gone_ends_the_socket(tmp_path: Path) -> None:
+def test_removed_user_ends_the_socket(tmp_path: Path) -> None:
     world, reader = welcomed(tmp_path)
     reader.subscribe("a")
     assert world.reload(USERS.replace("ann", "bob")) is None
@@ -460,7 +458,7 @@ def test_subscriptions_count_among_those_of_the_user(tmp_path: Path, monkeypatch
     other.subscribe("b")
 
 
-def test_who_publishes_too_much_waits_and_loses_nothing(tmp_path: Path) -> None:
+def test_throttled_publisher_loses_nothing(tmp_path: Path) -> None:
     rated = USERS + "rate = { messages = 10 }\n"
     world = World(tmp_path, rated)
     b = filled(world.lab, "b", "first")
@@ -478,7 +476,7 @@ def test_who_publishes_too_much_waits_and_loses_nothing(tmp_path: Path) -> None:
     assert b.counts().rdy == 21
 
 
-def test_a_queue_that_goes_while_a_message_is_on_its_way_refuses_it(lab: Lab) -> None:
+def test_queue_deleted_with_a_message_in_flight_refuses_it(lab: Lab) -> None:
     a = lab.queue("a")
     reader = Reader(lab)
     reader.subscribe("a")

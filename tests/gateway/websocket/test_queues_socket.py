@@ -70,7 +70,7 @@ async def test_a_queue_that_is_deleted_ends_its_subscription_and_not_the_socket(
         assert {each.get("message") for each in await heard(socket, 2)} == {None, "continues"}
 
 
-async def test_what_a_lost_socket_held_is_delivered_again_from_each_queue(gateway: Running) -> None:
+async def test_lost_socket_requeues_messages_of_each_queue(gateway: Running) -> None:
     await queues(gateway, "a", "b")
     for tries in (0, 1):
         async with gateway.socket("queues", path=PATH) as socket:
@@ -89,7 +89,7 @@ async def test_what_a_lost_socket_held_is_delivered_again_from_each_queue(gatewa
     [("publish", PATH, 400), ("consume", PATH, 400), ("", PATH, 400), ("queues", "/v2/a.b/queues", 400)]
     + [("queues", "/v2/p1/queues/q/messages", 400), ("queues", "/v2/p1", 404)],
 )
-async def test_a_handshake_that_asks_for_something_else_is_refused(
+async def test_handshake_with_other_parameters_is_refused(
     gateway: Running, protocol: str, path: str, status: int
 ) -> None:
     with pytest.raises(InvalidStatus) as refused:
@@ -98,7 +98,7 @@ async def test_a_handshake_that_asks_for_something_else_is_refused(
     assert refused.value.response.status_code == status
 
 
-async def test_a_client_that_does_not_read_is_sent_no_more_and_gets_all_when_it_does(gateway: Running) -> None:
+async def test_slow_reader_is_paused_and_later_gets_everything(gateway: Running) -> None:
     """What eight queues delivered in one turn waited in memory, whether or not the client read any of it."""
     names, each_has = "abcdefgh", 40
     for name in names:

@@ -15,7 +15,7 @@ LEASED = "?ack&confirm=json&encoding=utf8&lease="
 
 
 @pytest.mark.anyio
-async def test_what_is_not_settled_in_time_is_stale_and_is_delivered_again(gateway: Running) -> None:
+async def test_unsettled_delivery_expires_and_is_redelivered(gateway: Running) -> None:
     await gateway.publish("a")
     async with gateway.socket("consume", LEASED + "0.05") as socket:
         first = await json_from(socket)
@@ -25,7 +25,7 @@ async def test_what_is_not_settled_in_time_is_stale_and_is_delivered_again(gatew
 
 
 @pytest.mark.anyio
-async def test_what_is_extended_lasts_and_what_has_ended_is_reported(gateway: Running) -> None:
+async def test_extended_delivery_lasts_and_stale_ids_are_reported(gateway: Running) -> None:
     await gateway.publish("a", "b")
     async with gateway.socket("consume", LEASED + "30&limit=2") as socket:
         first, second = await json_from(socket), await json_from(socket)
@@ -59,7 +59,7 @@ async def test_a_bad_extension_ends_the_connection(gateway: Running, command: st
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("query", ["?ack&lease=5", "?lease=5", LEASED + "0", LEASED + "x"])
-async def test_a_lease_is_for_those_who_hear_of_its_end(gateway: Running, query: str) -> None:
+async def test_lease_requires_expiry_notifications(gateway: Running, query: str) -> None:
     with pytest.raises(InvalidStatus) as refused:
         await gateway.socket("consume", query)
     assert refused.value.response.status_code == 400
@@ -97,7 +97,7 @@ class Alarm:
         self.is_set = False
 
 
-def test_each_delivery_has_its_own_end_and_there_is_one_timer() -> None:
+def test_each_delivery_expires_separately_with_one_timer() -> None:
     clock = Clock()
     leases = SocketLeases(clock, 1_000)
     ended: list[int] = []
@@ -119,7 +119,7 @@ def test_each_delivery_has_its_own_end_and_there_is_one_timer() -> None:
     assert ended == [4, 3, 1]
 
 
-def test_what_was_settled_is_not_kept_in_memory() -> None:
+def test_settled_deliveries_are_freed() -> None:
     clock = Clock()
     leases = SocketLeases(clock, 1_000_000)
     leases.begin(lambda _numbers: None)

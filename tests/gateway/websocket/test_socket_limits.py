@@ -61,9 +61,7 @@ BEGUN = {
 
 @pytest.mark.parametrize("protocol", ["publish", "consume"])
 @pytest.mark.parametrize("begun", BEGUN.values(), ids=BEGUN)
-async def test_a_message_that_does_not_come_whole_ends_the_connection(
-    gateway: Running, protocol: str, begun: bytes
-) -> None:
+async def test_incomplete_message_ends_the_connection(gateway: Running, protocol: str, begun: bytes) -> None:
     reader, writer = await gateway.raw_socket("", protocol)
     [wire] = wires(gateway)
     writer.write(begun)
@@ -79,7 +77,7 @@ async def test_a_message_that_does_not_come_whole_ends_the_connection(
     writer.transport.abort()
 
 
-async def test_a_message_that_drips_is_late_and_pings_within_it_are_no_excuse(gateway: Running) -> None:
+async def test_trickling_message_times_out_despite_pings(gateway: Running) -> None:
     reader, writer = await gateway.raw_socket("", "publish")
     [wire] = wires(gateway)
     writer.write(masked(Opcode.BINARY, b"x", fin=False))
@@ -94,7 +92,7 @@ async def test_a_message_that_drips_is_late_and_pings_within_it_are_no_excuse(ga
     writer.transport.abort()
 
 
-async def test_who_has_begun_nothing_may_be_silent_and_answer_pings(gateway: Running) -> None:
+async def test_idle_peer_that_answers_pings_stays_connected(gateway: Running) -> None:
     async with gateway.socket("consume") as socket:
         [wire] = wires(gateway)
         wire.check(asyncio.get_running_loop().time() + MESSAGE_S_MAX - 1)
@@ -102,7 +100,7 @@ async def test_who_has_begun_nothing_may_be_silent_and_answer_pings(gateway: Run
         assert wire._session is not None
 
 
-async def test_all_sockets_together_hold_a_bounded_part_of_unfinished_messages(tmp_path: Path) -> None:
+async def test_incomplete_messages_of_all_sockets_are_bounded(tmp_path: Path) -> None:
     """20 sockets, each one byte short of 6 MiB, took 121 MB and were there for ever."""
     size = 6 * 1024 * 1024
     begun = masked(Opcode.BINARY, b"x" * size)[:-1]
@@ -206,7 +204,7 @@ def deaf(protocol: str) -> tuple[WebSocketProtocol, DeafTransport, Turns]:
 
 
 @pytest.mark.parametrize("protocol", ["publish", "consume"])
-def test_pings_of_one_who_does_not_read_take_no_memory(protocol: str) -> None:
+def test_pings_of_a_peer_that_does_not_read_take_no_memory(protocol: str) -> None:
     """260 MB of pings made the server keep as many pongs: it grew by 244 MB."""
     wire, transport, turns = deaf(protocol)
     for number in range(10_000):

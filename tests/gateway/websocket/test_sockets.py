@@ -82,7 +82,7 @@ async def test_a_websocket_needs_a_queue(gateway: Running, path: str, status: in
 
 
 @pytest.mark.parametrize("path", [QUEUE, MESSAGES])
-async def test_both_paths_lead_to_the_queue_and_the_subprotocol_is_named(gateway: Running, path: str) -> None:
+async def test_both_paths_open_the_queue_and_name_the_subprotocol(gateway: Running, path: str) -> None:
     async with gateway.socket("consume,bearer.xyz", path=path) as socket:
         assert socket.subprotocol == "consume"
 
@@ -146,7 +146,7 @@ async def test_pipelined_messages_are_confirmed_in_order(gateway: Running) -> No
     assert [(item["id"], item["message"]) for item in listed] == [(ids[n], str(n)) for n in range(500)]
 
 
-async def test_all_ways_to_write_a_message(gateway: Running) -> None:
+async def test_all_message_forms_are_accepted(gateway: Running) -> None:
     async with gateway.socket("publish") as socket:
         for frame in ("", "1", "{}", b"2", b"3", '{"message":"4"}', '{"message":""}', b"", '{"x-a":"b"}', ""):
             await socket.send(frame)
@@ -163,7 +163,9 @@ async def test_all_ways_to_write_a_message(gateway: Running) -> None:
         ('{"timestamp":1,"redelivered":false}', "member 'timestamp' needs a message"),
     ],
 )
-async def test_json_that_is_no_message_is_refused_and_swallows_nothing(gateway: Running, frame: str, rule: str) -> None:
+async def test_invalid_json_message_is_refused_without_affecting_others(
+    gateway: Running, frame: str, rule: str
+) -> None:
     """Plain JSON counted as metadata: every second message was lost without an error."""
     async with gateway.socket("publish") as socket:
         await socket.send('{"message":"before"}')
@@ -177,7 +179,7 @@ async def test_json_that_is_no_message_is_refused_and_swallows_nothing(gateway: 
     assert await gateway.pop_all() == [b"before"]
 
 
-async def test_what_was_received_can_be_sent_as_it_is(gateway: Running) -> None:
+async def test_received_message_can_be_republished(gateway: Running) -> None:
     await gateway.publish("one", **{"x-msg-x-a": "1"})
     await gateway.publish(b"\xff")
     async with gateway.socket("consume", "?ack") as consumer, gateway.socket("publish") as producer:
@@ -222,7 +224,7 @@ async def test_a_message_above_the_limit_is_refused_and_those_after_it_are_store
 
 
 @pytest.mark.parametrize("size", [600_000, 5_000_000])
-async def test_a_frame_that_no_message_can_need_is_413_and_a_close(gateway: Running, size: int) -> None:
+async def test_oversized_frame_is_413_and_close(gateway: Running, size: int) -> None:
     async with gateway.socket("publish") as socket:
         await socket.send(b"x" * size)
         assert (await json_from(socket))["code"] == 413
@@ -230,7 +232,7 @@ async def test_a_frame_that_no_message_can_need_is_413_and_a_close(gateway: Runn
     assert await gateway.pop_all() == []
 
 
-async def test_the_largest_message_may_be_written_in_any_way(gateway: Running) -> None:
+async def test_largest_message_is_accepted_in_any_form(gateway: Running) -> None:
     largest = b"\x01" * 65_536
     async with gateway.socket("publish") as socket:
         await socket.send(largest)
@@ -265,7 +267,7 @@ async def test_a_deleted_queue_ends_producers_and_consumers(gateway: Running) ->
 # ---------------------------------------------------------------- consume
 
 
-async def test_with_ack_the_window_is_ten_and_each_ack_lets_one_more_in(gateway: Running) -> None:
+async def test_with_ack_the_window_is_ten_and_acks_refill_it(gateway: Running) -> None:
     await gateway.publish(*[b"%d" % number for number in range(15)])
     async with gateway.socket("consume", "?ack=false") as socket:
         taken = await take(socket, 10)
@@ -279,7 +281,7 @@ async def test_with_ack_the_window_is_ten_and_each_ack_lets_one_more_in(gateway:
         assert await gateway.counts() == (4, 10, 0)
 
 
-async def test_ack_to_id_settles_all_before_and_the_rest_returns(gateway: Running) -> None:
+async def test_ack_to_id_settles_earlier_messages_and_the_rest_is_requeued(gateway: Running) -> None:
     await gateway.publish(*[b"%d" % number for number in range(10)])
     async with gateway.socket("consume", "?ack") as socket:
         taken = await take(socket, 10)
@@ -300,7 +302,7 @@ async def test_with_an_encoding_there_is_one_frame(gateway: Running) -> None:
         assert (await json_from(socket))["message"] == "dHdv"
 
 
-async def test_an_unknown_id_ends_the_connection_and_gives_everything_back(gateway: Running) -> None:
+async def test_unknown_id_ends_the_connection_and_requeues_messages(gateway: Running) -> None:
     await gateway.publish(b"a")
     async with gateway.socket("consume", "?ack") as socket:
         await take(socket, 1)
@@ -367,7 +369,7 @@ async def test_nack_and_reject(gateway: Running) -> None:
     await counts_become(gateway, 0, 0, 1)  # the dead letter can be on disk before its settle is
 
 
-async def test_unsettled_messages_are_nobody_elses_until_the_socket_closes(gateway: Running) -> None:
+async def test_unsettled_messages_are_exclusive_until_the_socket_closes(gateway: Running) -> None:
     await gateway.publish(b"a")
     async with gateway.socket("consume", "?ack") as socket:
         await take(socket, 1)
@@ -377,7 +379,7 @@ async def test_unsettled_messages_are_nobody_elses_until_the_socket_closes(gatew
     assert (reply.content, reply.headers["x-msg-redelivered"], reply.headers["x-msg-tries"]) == (b"a", "true", "1")
 
 
-async def test_a_connection_that_is_cut_gives_back_too(gateway: Running) -> None:
+async def test_lost_connection_requeues_messages(gateway: Running) -> None:
     await gateway.publish(b"a")
     socket = await gateway.socket("consume", "?ack")
     await take(socket, 1)
@@ -412,7 +414,7 @@ async def test_a_client_that_reads_slowly_gets_everything(gateway: Running) -> N
 # ---------------------------------------------------------------- confirm=json, errors=frame
 
 
-async def test_with_confirm_json_settling_is_answered_when_it_is_on_disk(gateway: Running) -> None:
+async def test_confirm_json_answers_settles_when_durable(gateway: Running) -> None:
     await gateway.publish(*(b"%d" % number for number in range(6)))
     async with gateway.socket("consume", "?ack&limit=10&confirm=json") as socket:
         ids = [metadata["ackId"] for metadata, _ in await take(socket, 6)]
@@ -427,7 +429,7 @@ async def test_with_confirm_json_settling_is_answered_when_it_is_on_disk(gateway
     await counts_become(gateway, 1, 0, 1)
 
 
-async def test_with_confirm_json_what_has_ended_is_reported_and_the_connection_continues(gateway: Running) -> None:
+async def test_confirm_json_reports_stale_ids_and_keeps_the_connection(gateway: Running) -> None:
     await gateway.publish(b"0", b"1")
     async with gateway.socket("consume", "?ack&limit=10&confirm=json") as socket:
         (first, _), (second, _) = await take(socket, 2)
@@ -442,7 +444,7 @@ async def test_with_confirm_json_what_has_ended_is_reported_and_the_connection_c
     await counts_become(gateway, 0, 0, 0)
 
 
-async def test_with_confirm_json_the_window_can_be_changed(gateway: Running) -> None:
+async def test_confirm_json_allows_window_changes(gateway: Running) -> None:
     await gateway.publish(b"0", b"1", b"2")
     async with gateway.socket("consume", "?ack&limit=1&confirm=json") as socket:
         assert (await take(socket, 1))[0][1] == b"0"
@@ -452,7 +454,7 @@ async def test_with_confirm_json_the_window_can_be_changed(gateway: Running) -> 
         assert (await json_from(socket))["code"] == 400
 
 
-async def test_confirm_json_goes_with_ack(gateway: Running) -> None:
+async def test_confirm_json_requires_ack(gateway: Running) -> None:
     with pytest.raises(InvalidStatus) as refusal:
         await gateway.socket("consume", "?confirm=json")
     assert refusal.value.response.status_code == 400
@@ -462,9 +464,7 @@ async def test_confirm_json_goes_with_ack(gateway: Running) -> None:
     ("path", "query", "status"),
     [(QUEUE, "?errors=frame&limit=x", 400), ("/v2/p1/queues/missing/messages", "?ack&errors=frame", 404)],
 )
-async def test_with_errors_frame_a_refusal_can_be_seen_by_a_page(
-    gateway: Running, path: str, query: str, status: int
-) -> None:
+async def test_errors_frame_shows_a_refusal_to_a_page(gateway: Running, path: str, query: str, status: int) -> None:
     async with gateway.socket("consume", query, path=path) as socket:
         assert socket.subprotocol == "consume"
         reported = await json_from(socket)
@@ -472,7 +472,7 @@ async def test_with_errors_frame_a_refusal_can_be_seen_by_a_page(
         assert await closed(socket) == 4000 + status
 
 
-async def test_a_page_that_may_not_come_learns_nothing_by_errors_frame(gateway: Running) -> None:
+async def test_errors_frame_reveals_nothing_to_a_foreign_page(gateway: Running) -> None:
     with pytest.raises(InvalidStatus) as refusal:
         await gateway.socket("consume", "?errors=frame&limit=x", origin="https://evil.example")
     assert refusal.value.response.status_code == 403
