@@ -15,15 +15,18 @@ The fault model of the disk. What may be lost in a crash, and nothing else:
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
+from operator import attrgetter
 from random import Random
 from typing import Any
 
 from curbstone.core.durable_write import DurableWrite
 
 SECTOR = 512
+MOST_BYTES = attrgetter("most_bytes")
 
 
 class Crash(BaseException):
@@ -79,6 +82,31 @@ def put(target: bytearray, offset: int, data: bytes) -> None:
     if len(target) < offset + len(data):
         target.extend(bytes(offset + len(data) - len(target)))
     target[offset : offset + len(data)] = data
+
+
+class Names(dict[str, Inode]):
+    """The files of a disk by their paths; `inside` has them again by the directory that each is in."""
+
+    def __init__(self, files: Mapping[str, Inode]) -> None:
+        super().__init__()
+        self.inside: defaultdict[str, dict[str, Inode]] = defaultdict(dict)
+        self.update(files)
+
+    def __setitem__(self, path: str, inode: Inode) -> None:
+        super().__setitem__(path, inode)
+        self.inside[path.rpartition("/")[0]][path] = inode
+
+    def __delitem__(self, path: str) -> None:
+        super().__delitem__(path)
+        del self.inside[path.rpartition("/")[0]][path]
+
+    def pop(self, path: str, *default: Any) -> Any:
+        self.inside[path.rpartition("/")[0]].pop(path, None)
+        return super().pop(path, *default)
+
+    def update(self, files: Mapping[str, Inode]) -> None:  # type: ignore[override]
+        for path, inode in files.items():
+            self[path] = inode
 
 
 class SimFile:
@@ -164,8 +192,8 @@ class SimDisk:
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
-        self.names: dict[str, Inode] = {}
-        self.durable_names: dict[str, Inode] = {}
+        self.names = {}
+        self.durable_names = {}
         self.dirs: set[str] = {""}
         self.durable_dirs: set[str] = {""}
         self.changes: list[tuple[str, str, Inode | None]] = []
@@ -179,6 +207,24 @@ class SimDisk:
         self.hides_loss = False
         """Whether a sync has failed since the last power cut: what is read may not be on the platter."""
         self.ops = 0
+
+    @property
+    def names(self) -> dict[str, Inode]:
+        """What there is, as the process sees it."""
+        return self._names
+
+    @names.setter
+    def names(self, files: dict[str, Inode]) -> None:
+        self._names = Names(files)
+
+    @property
+    def durable_names(self) -> dict[str, Inode]:
+        """What a power cut leaves."""
+        return self._durable_names
+
+    @durable_names.setter
+    def durable_names(self, files: dict[str, Inode]) -> None:
+        self._durable_names = Names(files)
 
     # --- faults
 
@@ -292,17 +338,16 @@ class SimDisk:
         With `written`, of the directories that this file has a name in. Once a sync has failed, nobody knows what a
         power cut would leave. Directories that a start removes unread are counted as they are now.
         """
-        names = [self.names] if self.hides_loss else [self.names, self.durable_names]
-        found = [path for there in names for path, inode in there.items() if written is None or inode is written]
-        for directory in {path.rpartition("/")[0] for path in found}:
+        names = [self._names] if self.hides_loss else [self._names, self._durable_names]
+        known = [each for there in names for each in there.inside.items()]
+        for directory in {path for path, files in known if written is None or written in files.values()}:
             cap = self.caps(directory)
             if cap is None:
                 continue
-            inside = directory + "/"
             only_now = self.hides_loss or directory.endswith(".gone")
-            places = [self.names] if only_now else names
-            held = {id(inode): inode for there in places for path, inode in there.items() if path.startswith(inside)}
-            size = sum(len(inode.cache) if only_now else inode.most_bytes for inode in held.values())
+            places = [self._names] if only_now else names
+            held = set().union(*[there.inside[directory].values() for there in places])
+            size = sum(len(inode.cache) for inode in held) if only_now else sum(map(MOST_BYTES, held))
             if size > cap:
                 self.over_cap.append(f"{directory} holds up to {size} bytes after a power cut, its cap is {cap}")
 
