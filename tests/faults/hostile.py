@@ -1,7 +1,8 @@
 """A program, not a test: hostile clients of all ports at once, each attack in a thread, until its stdin ends.
 
-Each attack once stopped, filled or misled the server. What it prints at the end is how often each was made, so that
-an attack that does not work any more (because the client broke, not because the server resists) is noticed.
+Each attack once stopped, filled or misled the server. The program prints a line when the attacks have begun. At the end
+it prints how often each was made, so that an attack that does not work any more (because the client broke, not because
+the server resists) is noticed.
 """
 
 from __future__ import annotations
@@ -254,15 +255,17 @@ def main(addresses: list[str]) -> None:
     rounds = {attack.__name__: 0 for attack in ATTACKS}
 
     def attacker(attack: Callable[[Hostile], None]) -> None:
-        while not hostile.stop.is_set():
+        while True:
             with suppress(OSError):  # the server may end it
                 attack(hostile)
             rounds[attack.__name__] += 1
-            hostile.stop.wait(PAUSE_S)
+            if hostile.stop.wait(PAUSE_S):
+                break
 
     threads = [threading.Thread(target=attacker, args=(attack,)) for attack in ATTACKS]
     for thread in threads:
         thread.start()
+    print("all attack", flush=True)
     sys.stdin.read()
     hostile.stop.set()
     for thread in threads:

@@ -42,6 +42,8 @@ def hostile(server: ServerProcess) -> Iterator[dict[str, int]]:
     command = ["nice", "-n", "10", sys.executable, "-m", "tests.faults.hostile", *addresses]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"all attack\n"
             yield rounds
             out, _ = process.communicate(timeout=HANG_S)
             rounds.update(json.loads(out))

@@ -128,9 +128,10 @@ def test_a_server_without_the_store_ends_and_serves_again_with_it(tmp_path: Path
 
 
 def test_a_server_that_starts_again_in_time_keeps_its_lease(tmp_path: Path, lease: Place) -> None:
+    long = "--lease-ttl=120"  # a start may take longer than TTL_S
     with (
-        ServerProcess(tmp_path / "data", *SYNC, lease.option, env=lease.env) as server,
-        StandbyProcess(tmp_path / "other", server.url, *SYNC, lease.option, env=lease.env) as standby,
+        ServerProcess(tmp_path / "data", *SYNC, long, lease.option, env=lease.env) as server,
+        StandbyProcess(tmp_path / "other", server.url, *SYNC, long, lease.option, env=lease.env) as standby,
     ):
         in_sync(server)
         server.kill()
@@ -160,7 +161,7 @@ def test_a_server_that_continues_alone_is_not_replaced(tmp_path: Path, lease: Pl
 
 
 def test_an_asynchronous_standby_takes_over_within_its_lag(tmp_path: Path, lease: Place) -> None:
-    lag = "--failover-lag=30"
+    lag = "--failover-lag=600"
     with ServerProcess(tmp_path / "data", *OPTIONS, lease.option, env=lease.env) as server:
         call(server, "PUT", "/v2/default/queues/q", {})
         with StandbyProcess(tmp_path / "other", server.url, *OPTIONS, lag, lease.option, env=lease.env) as standby:

@@ -51,7 +51,7 @@ def test_what_was_confirmed_is_on_both_disks_when_the_server_is_killed(tmp_path:
 
 
 def test_without_a_standby_nothing_is_confirmed_until_patience_is_over(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data", *OPTIONS, "--standby-patience=2") as server:
+    with ServerProcess(tmp_path / "data", *OPTIONS, "--standby-patience=5") as server:
         assert confirms(server) == "alone"
         call(server, "PUT", "/v2/default/queues/q", {})
         with StandbyProcess(tmp_path / "other", server.url) as standby:
@@ -62,13 +62,14 @@ def test_without_a_standby_nothing_is_confirmed_until_patience_is_over(tmp_path:
             assert confirms(server) == "alone"
             assert "the server continues alone" in server.log
             refused = curbstone("promote", str(tmp_path / "other"), cwd=tmp_path)
-            assert refused.code == 1 and "has not heard from the server, and it confirms alone after 2 s" in refused.err
+            assert refused.code == 1 and "has not heard from the server, and it confirms alone after 5 s" in refused.err
             server.kill()
             server.restart(same_ports=True)
             assert confirms(server) == "alone", "it was noted"
             standby.restart()
             in_sync(server)
             server.kill()
+            server.args = (*OPTIONS, "--standby-patience=600")  # so that it still waits when it is asked, however late
             server.restart(same_ports=True)
             assert confirms(server) in ("waiting", "joining", "sync")
             in_sync(server)
@@ -129,7 +130,7 @@ def test_a_server_that_stops_without_its_standby_reports_what_it_did_not_confirm
         sent.start()
         until(lambda: any((tmp_path / "data" / "queues").iterdir()))
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(10) == 1
+        assert server.process.wait(60) == 1
         sent.join()
         assert errors, "it was not confirmed"
         assert "commits that were not confirmed, because the standby did not acknowledge them: 1" in server.log
