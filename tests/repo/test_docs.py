@@ -97,10 +97,15 @@ def commands() -> Iterator[Any]:
                     yield pytest.param(match[1], id=f"{page.stem}-{match[1][:40]}")
 
 
+@pytest.fixture(scope="module")
+def command_line() -> Any:
+    return typer.main.get_command(app)
+
+
 @pytest.mark.parametrize("text", list(commands()))
-def test_commands_in_pages_exist_with_their_options(text: str) -> None:
+def test_commands_in_pages_exist_with_their_options(command_line: Any, text: str) -> None:
     words = shlex.split(text) if not text.count("'") % 2 and not text.count('"') % 2 else text.split()
-    command: Any = typer.main.get_command(app)
+    command = command_line
     known = {option for each in command.params for option in each.opts}
     while words and not words[0].startswith("-") and hasattr(command, "commands"):
         names = words[0].split("|")
