@@ -36,8 +36,11 @@ FIRST = (
 )
 """What takes long, in order. Begun first, so that no worker is left with it at the end."""
 
-OWN_JAVA = ("tests/spark/test_cluster.py", "tests/spark/test_kill.py")
-"""They take long and start Java themselves, so they need not wait for the others of Spark."""
+SHARE_JAVA = {
+    f"tests/spark/test_{name}.py"
+    for name in ("class_archive", "jobs", "outbox", "secure", "sink", "source", "stream")
+}  # fmt: skip
+"""The files that use the fixture `spark`, a Java process which takes long to start: one worker runs all of them."""
 
 # Several processes share two cores and the time of an example says nothing; a failure prints how to repeat it.
 hypothesis.settings.register_profile(
@@ -79,11 +82,11 @@ def pytest_collection_finish() -> None:
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
-    """Keeps the tests of a file in one worker, for what they share; most of Spark all in one, for its Java process."""
+    """Keeps the tests of a file in one worker, for what they share, and those of the files in SHARE_JAVA."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = nodeid.split("::", 1)[0]
-        return "tests/spark" if file.startswith("tests/spark/") and file not in OWN_JAVA else file
+        return "tests/spark" if file in SHARE_JAVA else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import SHARE_JAVA
 from tests.kit.server import ServerProcess
 from tests.spark.kit import LOCAL, call, missing, spark_environment
 
@@ -20,6 +21,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs Spark, and leave it out, with the reason, where Spark can't run on a developer's machine."""
     here = Path(__file__).parent
     reason = missing()
+    users = {item.nodeid.partition("::")[0] for item in items if "spark" in getattr(item, "fixturenames", ())}
+    assert users <= SHARE_JAVA, f"name {users - SHARE_JAVA} in SHARE_JAVA, so that no other worker starts Java"
     for item in items:
         if item.path.parent != here:
             continue
