@@ -20,9 +20,9 @@ from tests.core.recovery.test_damage import with_a_damaged_first_commit
 from tests.core.recovery.ward import KINDS, Ward, damaged, is_whole
 from tests.core.test_directories import two_of_one_name
 from tests.kit.commands import curbstone
+from tests.kit.inode import Inode
 from tests.kit.lab import Lab, message
 from tests.kit.server import ServerProcess
-from tests.kit.simulated import Inode
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from curbstone.core.engine.log.format import SEGMENT_BYTES, decode_segment_heade
 from curbstone.core.errors import DataDirectoryError
 from curbstone.core.message import Message
 from curbstone.exit_codes import DAMAGED, CommandFailed
+from tests.kit.inode import Inode
 from tests.kit.lab import Lab
-from tests.kit.simulated import Inode
 
 Files = dict[str, bytes]
 LEAST_BYTES = 8

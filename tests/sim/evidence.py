@@ -10,7 +10,8 @@ import sys
 from random import Random
 from types import FrameType, TracebackType
 
-from tests.kit.simulated import Crash, Inode, SimDisk
+from tests.kit.inode import Inode
+from tests.kit.simulated import Crash, SimDisk
 
 CRASH, FAILED_SYNC, FULL, DOUBT = "a crash", "a failed sync", "a full disk", "a failed change"
 TORN, UNDONE, LOST, BACK = "torn", "undone", "lost", "back"

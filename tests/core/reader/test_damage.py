@@ -9,8 +9,9 @@ import pytest
 
 from curbstone.core.options import MIB
 from tests.core.reader.test_scan import look, seqs
+from tests.kit.inode import Inode
 from tests.kit.lab import Lab, Peer, numbered
-from tests.kit.simulated import Inode, SimFile
+from tests.kit.simulated import SimFile
 
 
 def flipped_bit(inode: Inode, at: int, _monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from curbstone.core.errors import Conflict, CurbstoneError, QueueFull
 from curbstone.core.options import MIB
 from curbstone.core.values import Undone, UndoRequest
 from tests.core.reader.test_damage import bad_sector, flipped_bit
+from tests.kit.inode import Inode
 from tests.kit.lab import Lab, Peer, message, numbered
-from tests.kit.simulated import Inode
 
 KIB = 1024
 

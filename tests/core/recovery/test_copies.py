@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.core.recovery.ward import body, is_whole
+from tests.kit.inode import Inode
 from tests.kit.lab import Lab, Peer
-from tests.kit.simulated import Inode
 
 CAP = 128 * 1024
 

@@ -13,8 +13,9 @@ import pytest
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import SEGMENT_BYTES
 from curbstone.core.errors import DataDirectoryError
+from tests.kit.inode import Inode
 from tests.kit.lab import Lab, Peer, message, numbered
-from tests.kit.simulated import Inode, SimFile
+from tests.kit.simulated import SimFile
 
 SENT = [b"%d:" % number + bytes([65 + number]) * 40 for number in range(8)]
 

@@ -16,8 +16,9 @@ import pytest
 from curbstone.core.wal.redo_format import BLOCK_BYTES, RECORD_BYTES, RECORDS_AT
 from curbstone.core.wal.replay import kept_redo_names
 from tests.core.recovery.ward import KINDS, damaged
+from tests.kit.inode import Inode
 from tests.kit.lab import Lab, message
-from tests.kit.simulated import Crash, Inode
+from tests.kit.simulated import Crash
 
 STEP = int(os.environ.get("CURBSTONE_DAMAGE_STEP", "13"))
 """Bytes from one damage to the next; 1 for every byte."""

@@ -7,8 +7,8 @@ from zlib import crc32
 
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, decode_batch_header, decode_entries
+from tests.kit.inode import Inode
 from tests.kit.lab import Lab, Peer, message
-from tests.kit.simulated import Inode
 
 KINDS = ("flip", "zeros", "cut", "stale", "noise")
 

@@ -15,8 +15,8 @@ from curbstone.core.staging.files import Marker, PartFile, decode_marker
 from curbstone.core.staging.frames import QueueShare
 from curbstone.core.staging.identity import HASH_BYTES
 from tests.core.staging.lab import PROJECT, commit, stage, staged_files, state
+from tests.kit.inode import Inode
 from tests.kit.lab import Lab
-from tests.kit.simulated import Inode
 
 FIRST, SECOND = [b"1", b"2", b"3"], [b"4", b"5", b"6"]
 IDS = "staging/committed"
