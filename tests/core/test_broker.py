@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import TriesRecord
 from curbstone.core.engine.log.room import Room
 from curbstone.core.errors import BadRequest, Conflict, EventRefused, MessageTooLarge, NoSuchQueue, Unavailable
@@ -25,8 +26,7 @@ def declare(lab: Lab, **options: Any) -> object:
     return lab.answer(lambda done: lab.broker.declare(Q, options, done))[0]
 
 
-def test_declared_queue_survives_a_power_cut() -> None:
-    lab = Lab()
+def test_declared_queue_survives_a_power_cut(lab: Lab) -> None:
     assert declare(lab, ttl=5, groups=["a"]) is None
     options = lab.broker.get(Q).options
     lab.restart("power")
@@ -34,8 +34,7 @@ def test_declared_queue_survives_a_power_cut() -> None:
     assert (options.ttl, options.groups, options.cap) == (5, ("a",), MIB)
 
 
-def test_declaring_again_merges_options() -> None:
-    lab = Lab()
+def test_declaring_again_merges_options(lab: Lab) -> None:
     declare(lab, ttl=5, max_tries=2)
     declare(lab, max_tries=3, lease=9)
     declare(lab)
@@ -44,8 +43,7 @@ def test_declaring_again_merges_options() -> None:
     assert (options.ttl, options.max_tries, options.lease) == (5, 3, 9)
 
 
-def test_declarations_of_one_turn_are_merged() -> None:
-    lab = Lab()
+def test_declarations_of_one_turn_are_merged(lab: Lab) -> None:
     done: list[object] = []
     for options in ({"ttl": 1}, {"max_tries": 2}, {"lease": 3}, {"ttl": 4}):
         lab.broker.declare(Q, options, done.append)
@@ -58,8 +56,7 @@ def test_declarations_of_one_turn_are_merged() -> None:
 
 @pytest.mark.parametrize("exists", [False, True])
 @pytest.mark.parametrize("options", [{"cap": 1}, {"what": 1}, {"groups": ["a b"]}, {"ttl": -1, "lease": 5}])
-def test_a_bad_option_changes_and_creates_nothing(exists: bool, options: dict[str, object]) -> None:
-    lab = Lab()
+def test_a_bad_option_changes_and_creates_nothing(lab: Lab, exists: bool, options: dict[str, object]) -> None:
     if exists:
         declare(lab)
     with pytest.raises(BadRequest):
@@ -70,8 +67,7 @@ def test_a_bad_option_changes_and_creates_nothing(exists: bool, options: dict[st
         assert lab.broker.get(Q).options.lease == 30
 
 
-def test_cap_below_the_stored_bytes_is_a_conflict() -> None:
-    lab = Lab()
+def test_cap_below_the_stored_bytes_is_a_conflict(lab: Lab) -> None:
     declare(lab)
     queue = lab.broker.get(Q)
     lab.publish(queue, *numbered(200, 1000))
@@ -80,8 +76,7 @@ def test_cap_below_the_stored_bytes_is_a_conflict() -> None:
     assert queue.options.cap == MIB
 
 
-def test_raised_cap_applies_immediately() -> None:
-    lab = Lab()
+def test_raised_cap_applies_immediately(lab: Lab) -> None:
     declare(lab, cap="64KiB")
     queue = lab.broker.get(Q)
     assert declare(lab, cap="1MiB") is None
@@ -90,8 +85,7 @@ def test_raised_cap_applies_immediately() -> None:
     assert len(lab.bodies(lab.broker.get(Q))) == 500
 
 
-def test_lowered_cap_of_a_small_queue_applies_immediately() -> None:
-    lab = Lab()
+def test_lowered_cap_of_a_small_queue_applies_immediately(lab: Lab) -> None:
     declare(lab)
     queue = lab.broker.get(Q)
     lab.publish(queue, *numbered(300, 1000))
@@ -104,23 +98,20 @@ def test_lowered_cap_of_a_small_queue_applies_immediately() -> None:
     assert lab.held(queue) <= 128 * 1024
 
 
-def test_an_unknown_queue_is_reported() -> None:
-    lab = Lab()
+def test_an_unknown_queue_is_reported(lab: Lab) -> None:
     with pytest.raises(NoSuchQueue, match="no such queue: default/q"):
         lab.broker.get(Q)
     assert lab.answer(lambda done: lab.broker.delete(Q, done)) == (False,)
 
 
-def test_ensuring_twice_gives_the_same_queue() -> None:
-    lab = Lab()
+def test_ensuring_twice_gives_the_same_queue(lab: Lab) -> None:
     queue = lab.broker.ensure(Q)
     assert lab.broker.ensure(Q) is queue
     lab.settle()
     assert lab.broker.get(Q) is queue and lab.broker.queues() == [queue]
 
 
-def test_names_that_differ_in_case_or_project_are_different_queues() -> None:
-    lab = Lab()
+def test_names_that_differ_in_case_or_project_are_different_queues(lab: Lab) -> None:
     names = [queue_name("q"), queue_name("Q"), queue_name("q", "p"), queue_name("p-q"), queue_name("a" * 200, "b" * 64)]
     for name in names:
         lab.publish(lab.broker.ensure(name), str(name))
@@ -131,8 +122,7 @@ def test_names_that_differ_in_case_or_project_are_different_queues() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_a_deleted_queue_is_gone_with_its_messages(how: str) -> None:
-    lab = Lab()
+def test_a_deleted_queue_is_gone_with_its_messages(lab: Lab, how: str) -> None:
     declare(lab)
     lab.publish(lab.broker.get(Q), "a")
     assert lab.answer(lambda done: lab.broker.delete(Q, done)) == (True,)
@@ -142,8 +132,7 @@ def test_a_deleted_queue_is_gone_with_its_messages(how: str) -> None:
     assert lab.bodies(lab.broker.ensure(Q)) == []
 
 
-def test_deleting_while_consuming_and_publishing_answers_all_callers() -> None:
-    lab = Lab()
+def test_deleting_while_consuming_and_publishing_answers_all_callers(lab: Lab) -> None:
     declare(lab)
     queue = lab.broker.get(Q)
     lab.publish(queue, *numbered(10))
@@ -160,8 +149,7 @@ def test_deleting_while_consuming_and_publishing_answers_all_callers() -> None:
     assert not peer.consumer.unsettled and lab.disk.list_dir("queues") == []
 
 
-def test_a_queue_created_anew_right_after_a_delete_is_empty_and_works() -> None:
-    lab = Lab()
+def test_a_queue_created_anew_right_after_a_delete_is_empty_and_works(lab: Lab) -> None:
     declare(lab)
     lab.publish(lab.broker.get(Q), "old")
     done: list[object] = []
@@ -189,8 +177,7 @@ def test_deleting_a_queue_that_is_being_created_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("wait", ["delay", "ttl", "lease"])
-def test_a_deleted_queue_keeps_no_timer_going(wait: str) -> None:
-    lab = Lab()
+def test_a_deleted_queue_keeps_no_timer_going(lab: Lab, wait: str) -> None:
     declare(lab)
     queue = lab.broker.get(Q)
     lab.publish(queue, "a", **({} if wait == "lease" else {f"{wait}_ms": 1000}))
@@ -207,9 +194,8 @@ def test_a_deleted_queue_keeps_no_timer_going(wait: str) -> None:
     assert fired < 10
 
 
-def test_a_cap_is_at_most_what_the_server_allows_and_no_queue_loses_its_own() -> None:
+def test_a_cap_is_at_most_what_the_server_allows_and_no_queue_loses_its_own(lab: Lab) -> None:
     """Any client could set one of 16 TiB."""
-    lab = Lab()
     declare(lab, cap=64 * MIB)
     lab.broker.max_cap = 8 * MIB
     declare(lab, ttl=5, cap=64 * MIB)
@@ -225,8 +211,7 @@ def test_a_cap_is_at_most_what_the_server_allows_and_no_queue_loses_its_own() ->
 # --- events
 
 
-def test_an_event_is_copied_to_every_bound_queue() -> None:
-    lab = Lab()
+def test_an_event_is_copied_to_every_bound_queue(lab: Lab) -> None:
     for name in ("a", "b"):
         assert lab.answer(partial(lab.broker.bind, "order", queue_name(name))) == (None,)
     lab.queue("c")
@@ -235,9 +220,8 @@ def test_an_event_is_copied_to_every_bound_queue() -> None:
     assert [lab.bodies(queue) for queue in lab.broker.queues()] == [[b"m", b"n"], [b"m", b"n"], []]
 
 
-def test_queue_deleted_during_an_event_publish_is_skipped() -> None:
+def test_queue_deleted_during_an_event_publish_is_skipped(lab: Lab) -> None:
     """It was reported as an error, although all queues that were still bound had the message."""
-    lab = Lab()
     for name in ("a", "q", "z"):
         lab.answer(partial(lab.broker.bind, "order", queue_name(name)))
 
@@ -249,9 +233,8 @@ def test_queue_deleted_during_an_event_publish_is_skipped() -> None:
     assert [lab.bodies(queue) for queue in lab.broker.queues()] == [[b"m", b"n"]] * 2
 
 
-def test_refusing_queue_is_reported_and_others_get_the_event() -> None:
+def test_refusing_queue_is_reported_and_others_get_the_event(lab: Lab) -> None:
     """One error was reported for all messages and queues, without the name of the one that refused."""
-    lab = Lab()
     for name in ("a", "q", "z"):
         lab.answer(partial(lab.broker.bind, "order", queue_name(name)))
     declare(lab, max_message_size=3)
@@ -269,9 +252,8 @@ def test_refusing_queue_is_reported_and_others_get_the_event() -> None:
     assert found["q"] == [b"few", b"end"] and found["a"] == found["z"] == [b"few", b"more", b"most", b"end"]
 
 
-def test_refusal_by_a_private_queue_does_not_reveal_its_name() -> None:
+def test_refusal_by_a_private_queue_does_not_reveal_its_name(lab: Lab) -> None:
     """Who knows the name of a private queue may send to it."""
-    lab = Lab()
     private = private_name("secret.topic0")
     lab.answer(lambda done: lab.broker.declare(private, {"max_message_size": 3}, done))
     lab.answer(partial(lab.broker.bind, "order", private))
@@ -281,9 +263,8 @@ def test_refusal_by_a_private_queue_does_not_reveal_its_name() -> None:
     assert str(error) == "1 of 2 queues bound to the event refused the message: 1 private to their subscribers"
 
 
-def test_many_bindings_share_a_few_writes() -> None:
+def test_many_bindings_share_a_few_writes(lab: Lab) -> None:
     """Each was a file of its own, written and synced one after the other, with all that came before in it."""
-    lab = Lab()
     lab.queue()
     before = lab.disk.ops
     answers: list[object] = []
@@ -298,9 +279,8 @@ def test_many_bindings_share_a_few_writes() -> None:
     assert lab.broker.bindings(Q).keys() == {f"e{number}" for number in range(300)}
 
 
-def test_events_without_bindings_are_dropped() -> None:
+def test_events_without_bindings_are_dropped(lab: Lab) -> None:
     """Each name that was ever bound kept an empty set: 90,000 of them took 30 MB."""
-    lab = Lab()
     for number in range(50):
         events = frozenset(f"e{number}.{each}" for each in range(20))
         lab.answer(partial(lab.broker.rebind, Q, events))
@@ -309,14 +289,12 @@ def test_events_without_bindings_are_dropped() -> None:
     assert lab.broker.events_bound == 0
 
 
-def test_event_without_bindings_is_confirmed() -> None:
-    lab = Lab()
+def test_event_without_bindings_is_confirmed(lab: Lab) -> None:
     assert lab.answer(lambda done: lab.broker.publish_event("x", [message("m")], done)) == (None, 0, 1)
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_bindings_survive_a_restart_and_end_with_unbind_or_delete(how: str) -> None:
-    lab = Lab()
+def test_bindings_survive_a_restart_and_end_with_unbind_or_delete(lab: Lab, how: str) -> None:
     for event in ("one", "two", "one"):
         lab.answer(partial(lab.broker.bind, event, Q))
     lab.restart(how)
@@ -333,8 +311,7 @@ def test_bindings_survive_a_restart_and_end_with_unbind_or_delete(how: str) -> N
     assert lab.broker.queues() == []
 
 
-def test_options_and_bindings_are_independent() -> None:
-    lab = Lab()
+def test_options_and_bindings_are_independent(lab: Lab) -> None:
     declare(lab, ttl=5)
     lab.answer(lambda done: lab.broker.bind("e", Q, done))
     declare(lab, lease=7)
@@ -343,8 +320,7 @@ def test_options_and_bindings_are_independent() -> None:
 
 
 @pytest.mark.parametrize("event", ["", "a b", "a\n", "x" * 201])
-def test_a_bad_event_name_binds_nothing(event: str) -> None:
-    lab = Lab()
+def test_a_bad_event_name_binds_nothing(lab: Lab, event: str) -> None:
     with pytest.raises(BadRequest, match="bad event name"):
         lab.broker.bind(event, Q, lambda _: None)
 
@@ -363,8 +339,7 @@ def test_bindings_that_take_more_than_a_small_cap_leaves_are_refused() -> None:
 # --- shutdown and health
 
 
-def test_shutdown_finishes_commits_ends_consumers_and_refuses_new_calls() -> None:
-    lab = Lab()
+def test_shutdown_finishes_commits_ends_consumers_and_refuses_new_calls(lab: Lab) -> None:
     declare(lab)
     queue = lab.broker.get(Q)
     peer = Peer(lab, queue, window=1)
@@ -386,8 +361,7 @@ def test_shutdown_finishes_commits_ends_consumers_and_refuses_new_calls() -> Non
     assert lab.bodies(lab.broker.get(Q)) == [b"a", b"b"]
 
 
-def test_shutdown_answers_waiting_leases_and_pops() -> None:
-    lab = Lab()
+def test_shutdown_answers_waiting_leases_and_pops(lab: Lab) -> None:
     declare(lab)
     answers: list[object] = []
     lab.broker.get(Q).pop(answers.append, wait_ms=30_000)
@@ -397,15 +371,14 @@ def test_shutdown_answers_waiting_leases_and_pops() -> None:
     assert len(answers) == 1
 
 
-def test_shutdown_never_answers_before_it_returned() -> None:
-    lab = Lab()
+def test_shutdown_never_answers_before_it_returned(lab: Lab) -> None:
     lab.answer(lambda done: lab.broker.shutdown(done))
 
 
 @pytest.mark.source
-def test_shutdown_does_not_wait_for_room_to_log_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_shutdown_does_not_wait_for_room_to_log_tries(
+    lab: Lab, queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lab.publish(queue, "a")
     peer = Peer(lab, queue)
     monkeypatch.setattr(Room, "records_left", property(lambda _room: 0))
@@ -426,8 +399,7 @@ def test_idle_broker_is_healthy_and_reports_its_sync_mode() -> None:
 # --- what else may lie in a data directory
 
 
-def test_partially_created_directory_is_removed() -> None:
-    lab = Lab()
+def test_partially_created_directory_is_removed(lab: Lab) -> None:
     declare(lab)
     lab.disk.make_dir("queues/0123456789ab")
     lab.disk.open("queues/0123456789ab/meta.new", create=True)
@@ -436,8 +408,7 @@ def test_partially_created_directory_is_removed() -> None:
     assert len(lab.disk.list_dir("queues")) == 1
 
 
-def test_interrupted_deletion_is_completed() -> None:
-    lab = Lab()
+def test_interrupted_deletion_is_completed(lab: Lab) -> None:
     declare(lab)
     directory = lab.broker.get(Q).log.directory
     lab.shutdown()
@@ -446,8 +417,7 @@ def test_interrupted_deletion_is_completed() -> None:
     assert lab.broker.queues() == [] and lab.disk.list_dir("queues") == []
 
 
-def test_a_damaged_meta_is_reported_by_name_and_nothing_is_removed() -> None:
-    lab = Lab()
+def test_a_damaged_meta_is_reported_by_name_and_nothing_is_removed(lab: Lab) -> None:
     declare(lab)
     queue = lab.broker.get(Q)
     lab.publish(queue, "a")
@@ -465,8 +435,7 @@ def test_a_damaged_meta_is_reported_by_name_and_nothing_is_removed() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_auto_delete_deadline_is_stored_with_the_queue(how: str) -> None:
-    lab = Lab()
+def test_auto_delete_deadline_is_stored_with_the_queue(lab: Lab, how: str) -> None:
     assert lab.answer(partial(lab.broker.occupy, Q, frozenset({"e"}), 5.5)) == (None,)
     declare(lab, ttl=5)
     lab.restart(how)

@@ -85,8 +85,7 @@ def test_a_queue_deleted_and_made_again_is_one_queue_after_a_crash_at_any_call(h
             assert b"old" not in bodies
 
 
-def test_leases_of_a_deleted_queue_settle_nothing_in_the_new_one() -> None:
-    lab = Lab()
+def test_leases_of_a_deleted_queue_settle_nothing_in_the_new_one(lab: Lab) -> None:
     old = lab.queue()
     (seq,) = lab.publish(old, "old")
     (lease,) = lab.lease(old)
@@ -105,9 +104,8 @@ def test_leases_of_a_deleted_queue_settle_nothing_in_the_new_one() -> None:
 
 
 @pytest.mark.parametrize("times", [2, 3, 7])
-def test_a_name_is_deleted_and_used_again_many_times_in_one_turn(times: int) -> None:
+def test_a_name_is_deleted_and_used_again_many_times_in_one_turn(lab: Lab, times: int) -> None:
     """The second removal and the creation before it waited for each other; the name was dead until the restart."""
-    lab = Lab()
     deleted: list[object] = []
     refused: list[object] = []
     stored: list[object] = []
@@ -130,9 +128,8 @@ def test_a_name_is_deleted_and_used_again_many_times_in_one_turn(times: int) -> 
 
 
 @pytest.mark.parametrize("call", ["rename", "sync_dir"])
-def test_failed_deletion_is_reported_and_retried(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_deletion_is_reported_and_retried(lab: Lab, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was confirmed, and after a restart the messages were back."""
-    lab = Lab()
     lab.publish(lab.queue(), "old")
     stuck = Stuck(lab, monkeypatch, call)
     (refused,) = lab.answer(lambda done: lab.broker.delete(Q, done))
@@ -150,8 +147,7 @@ def test_failed_deletion_is_reported_and_retried(call: str, monkeypatch: pytest.
     assert lab.bodies(lab.broker.get(Q)) == [b"new"]
 
 
-def test_calls_after_a_failed_deletion_succeed_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = Lab()
+def test_calls_after_a_failed_deletion_succeed_immediately(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.publish(lab.queue(), "old")
     stuck = Stuck(lab, monkeypatch, "rename")
     lab.answer(lambda done: lab.broker.delete(Q, done))
@@ -161,8 +157,7 @@ def test_calls_after_a_failed_deletion_succeed_immediately(monkeypatch: pytest.M
     lab.pass_time(2000)  # when it would have been tried again
 
 
-def test_undeletable_files_are_reported_and_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = Lab()
+def test_undeletable_files_are_reported_and_removed_later(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.publish(lab.queue(), "old")
     stuck = Stuck(lab, monkeypatch, "remove_tree")
     (refused,) = lab.answer(lambda done: lab.broker.delete(Q, done))
@@ -175,8 +170,7 @@ def test_undeletable_files_are_reported_and_removed_later(monkeypatch: pytest.Mo
     assert lab.bodies(lab.broker.get(Q)) == [b"new"] and len(directories(lab)) == 1
 
 
-def test_remains_of_a_failed_creation_do_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = Lab()
+def test_remains_of_a_failed_creation_do_not_return(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     stuck = Stuck(lab, monkeypatch, "sync_dir")
     (refused,) = lab.answer(lambda done: lab.broker.declare(Q, {}, done))
     assert isinstance(refused, Unavailable)
@@ -186,8 +180,7 @@ def test_remains_of_a_failed_creation_do_not_return(monkeypatch: pytest.MonkeyPa
     assert directories(lab) == []
 
 
-def test_stop_does_not_wait_for_a_failing_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = Lab()
+def test_stop_does_not_wait_for_a_failing_deletion(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.publish(lab.queue(), "old")
     Stuck(lab, monkeypatch, "rename")
     lab.answer(lambda done: lab.broker.delete(Q, done))
@@ -234,8 +227,7 @@ def test_newer_of_two_directories_of_one_queue_is_served_and_the_other_kept() ->
         assert len(there) == 2, "none of it is removed"
 
 
-def test_older_directory_is_not_served_after_the_newer_is_deleted() -> None:
-    lab = Lab()
+def test_older_directory_is_not_served_after_the_newer_is_deleted(lab: Lab) -> None:
     two_of_one_name(lab)
     lab.start(lab.host.wall_ms())
     assert lab.answer(lambda done: lab.broker.delete(Q, done)) == (True,)
@@ -253,10 +245,10 @@ def begin_to_store_options(lab: Lab) -> None:
 
 @pytest.mark.parametrize("begin", [begin_a_commit, begin_to_store_options])
 @pytest.mark.parametrize("fails", [False, True])
-def test_deletion_continues_when_running_jobs_end(begin: Callable[[Lab], None], fails: bool) -> None:
+def test_deletion_continues_when_running_jobs_end(
+    lab: Lab, queue: LocalQueue, begin: Callable[[Lab], None], fails: bool
+) -> None:
     """It asked every 5 ms whether that had ended."""
-    lab = Lab()
-    queue = lab.queue()
     begin(lab)
     while lab.host.turn():
         pass

@@ -134,9 +134,7 @@ def test_deletion_completes_during_a_group_declaration() -> None:
         desk.end("delete")
 
 
-def test_waiter_is_notified_of_a_server_stop_not_of_a_deleted_queue() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_waiter_is_notified_of_a_server_stop_not_of_a_deleted_queue(lab: Lab, queue: LocalQueue) -> None:
     reported: list[CurbstoneError | None] = []
     queue.reading.wait_for(1, 10**9, reported.append)
     lab.end(queue, "shutdown")
@@ -160,10 +158,8 @@ def test_read_during_a_removal_is_no_disk_failure(what: str, caplog: pytest.LogC
     assert "can't be read" not in caplog.text
 
 
-def test_a_queue_that_ends_during_a_commit_leaves_nothing_in_memory() -> None:
+def test_a_queue_that_ends_during_a_commit_leaves_nothing_in_memory(lab: Lab, queue: LocalQueue) -> None:
     """Its messages had stayed in the account of the memory that all queues share, and its timer had kept the queue."""
-    lab = Lab()
-    queue = lab.queue()
     queue.publish([message("m", ttl_ms=3_600_000)], lambda *_: None)
     while not queue.writer.is_busy:
         assert lab.host.turn()

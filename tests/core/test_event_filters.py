@@ -44,8 +44,7 @@ def bodies(lab: Lab) -> dict[str, list[bytes]]:
     return {queue.name.queue: lab.bodies(queue) for queue in lab.broker.queues()}
 
 
-def test_each_queue_gets_matching_messages_and_the_answer_counts_copies() -> None:
-    lab = Lab()
+def test_each_queue_gets_matching_messages_and_the_answer_counts_copies(lab: Lab) -> None:
     for name, wanted in (("eu", EU), ("us", "region = 'us'"), ("not", "NOT region = 'eu'"), ("all", "")):
         bind(lab, name, wanted)
     answers = publish(lab, of("eu", "1"), message("2"), of("us", "3"), of("us", "4"), of("eu", "5"))
@@ -59,16 +58,14 @@ def test_each_queue_gets_matching_messages_and_the_answer_counts_copies() -> Non
     assert [queue.stats.filtered for queue in lab.broker.queues()] == [3, 3, 3, 0]
 
 
-def test_a_message_that_passes_no_filter_is_confirmed() -> None:
-    lab = Lab()
+def test_a_message_that_passes_no_filter_is_confirmed(lab: Lab) -> None:
     bind(lab, "eu", EU)
     assert publish(lab, of("us", "1"), of("us", "2")) == [(None, 0, 2)]
     assert publish(lab) == [(None, 0, 0)]
     assert bodies(lab) == {"eu": []}
 
 
-def test_queue_with_several_matching_bindings_gets_one_copy() -> None:
-    lab = Lab()
+def test_queue_with_several_matching_bindings_gets_one_copy(lab: Lab) -> None:
     bind(lab, "q", EU, "order.#")
     bind(lab, "q", "region = 'us'", "order.new")
     bind(lab, "p", EU, "order.*")
@@ -78,8 +75,7 @@ def test_queue_with_several_matching_bindings_gets_one_copy() -> None:
     assert bodies(lab) == {"q": [b"eu", b"us"], "p": [b"eu", b"us", b"asia"]}
 
 
-def test_rebinding_replaces_the_filter_and_keeps_waiting_messages() -> None:
-    lab = Lab()
+def test_rebinding_replaces_the_filter_and_keeps_waiting_messages(lab: Lab) -> None:
     bind(lab, "q", EU)
     publish(lab, of("eu", "1"), of("us", "2"))
     queue = bind(lab, "q", "region = 'us'")
@@ -90,16 +86,14 @@ def test_rebinding_replaces_the_filter_and_keeps_waiting_messages() -> None:
     assert lab.bodies(queue) == [b"1", b"4", b"5"]
 
 
-def test_invalid_filter_is_refused_without_creating_the_queue() -> None:
-    lab = Lab()
+def test_invalid_filter_is_refused_without_creating_the_queue(lab: Lab) -> None:
     with pytest.raises(BadRequest, match="bad filter at character 8: unexpected"):
         lab.broker.bind("order", queue_name("q"), lambda _error: None, filter_text="region ! 'eu'")
     assert not lab.broker.queues()
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_a_filter_survives_a_restart_and_a_rebind_of_its_event(how: str) -> None:
-    lab = Lab()
+def test_a_filter_survives_a_restart_and_a_rebind_of_its_event(lab: Lab, how: str) -> None:
     name = bind(lab, "q", EU).name
     lab.restart(how)
     publish(lab, of("eu", "1"), of("us", "2"))
@@ -110,8 +104,7 @@ def test_a_filter_survives_a_restart_and_a_rebind_of_its_event(how: str) -> None
     assert bodies(lab) == {"q": [b"1", b"3"]} and lab.broker.bindings(name) == {"order": EU}
 
 
-def test_refusal_concerns_only_matching_messages() -> None:
-    lab = Lab()
+def test_refusal_concerns_only_matching_messages(lab: Lab) -> None:
     queue = bind(lab, "small", EU)
     bind(lab, "all")
     lab.answer(lambda done: lab.broker.declare(queue.name, {"max_message_size": 3}, done))
@@ -124,9 +117,8 @@ def test_refusal_concerns_only_matching_messages() -> None:
     assert bodies(lab) == {"small": [b"few"], "all": [b"long", b"few", b"more", b"last"]}
 
 
-def test_a_private_queue_does_not_wait_for_a_queue_that_gets_nothing() -> None:
+def test_a_private_queue_does_not_wait_for_a_queue_that_gets_nothing(lab: Lab) -> None:
     """Its copies are held until those of all others are stored, and a filter leaves some without any."""
-    lab = Lab()
     private = private_name("secret.topic0")
     lab.answer(lambda done: lab.broker.declare(private, {}, done))
     lab.answer(partial(lab.broker.bind, "order", private))
@@ -136,8 +128,7 @@ def test_a_private_queue_does_not_wait_for_a_queue_that_gets_nothing() -> None:
     assert lab.bodies(lab.broker.get(private)) == [b"1", b"2", b"3"]
 
 
-def test_filters_that_cost_much_are_spread_over_turns_and_the_order_stays() -> None:
-    lab = Lab()
+def test_filters_that_cost_much_are_spread_over_turns_and_the_order_stays(lab: Lab) -> None:
     dear = " OR ".join(["region LIKE '%_x%'"] * 4)
     queues = [bind(lab, f"q{number}", f"region = '{number}' OR {dear}") for number in range(3)]
     assert publish(lab, *[of(str(number % 4), str(number)) for number in range(8)])
@@ -153,8 +144,7 @@ def test_filters_that_cost_much_are_spread_over_turns_and_the_order_stays() -> N
 # --- transactions
 
 
-def test_transaction_applies_filters_per_queue() -> None:
-    lab = Lab()
+def test_transaction_applies_filters_per_queue(lab: Lab) -> None:
     bind(lab, "eu", EU)
     bind(lab, "us", "region = 'us'")
     bind(lab, "asia", "region = 'asia'")
@@ -165,8 +155,7 @@ def test_transaction_applies_filters_per_queue() -> None:
     assert bodies(lab) == {"eu": [b"1", b"3"], "us": [b"2"], "asia": []}
 
 
-def test_transaction_without_matching_filter_is_committed() -> None:
-    lab = Lab()
+def test_transaction_without_matching_filter_is_committed(lab: Lab) -> None:
     bind(lab, "eu", EU)
     work = lab.broker.transaction()
     work.publish_event("order", of("us", "1"))
@@ -197,8 +186,7 @@ def test_version_without_filters_receives_all_messages() -> None:
     assert (facts["bindings"], facts["filters"]) == (["order", "other"], {"order": EU})
 
 
-def test_filter_of_a_later_version_matches_all_and_is_reported() -> None:
-    lab = Lab()
+def test_filter_of_a_later_version_matches_all_and_is_reported(lab: Lab) -> None:
     queue = bind(lab, "q", EU)
     path = f"{queue.log.directory}/meta"
     lab.broker.shutdown(lambda: None)

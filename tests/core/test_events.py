@@ -40,8 +40,7 @@ def fill(lab: Lab, queue: LocalQueue) -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_queues_bound_at_the_commit_receive_the_event(how: str) -> None:
-    lab = Lab()
+def test_queues_bound_at_the_commit_receive_the_event(lab: Lab, how: str) -> None:
     other = lab.queue("other")
     lab.publish(other, "held")
     peer = Peer(lab, other)
@@ -58,16 +57,14 @@ def test_queues_bound_at_the_commit_receive_the_event(how: str) -> None:
     assert found == {"a": [b"1", b"3"], "b": [b"1", b"2", b"3"], "other": []}
 
 
-def test_event_without_bindings_is_committed() -> None:
-    lab = Lab()
+def test_event_without_bindings_is_committed(lab: Lab) -> None:
     transaction = lab.broker.transaction()
     transaction.publish_event("order", message("m"))
     assert commit(lab, transaction) is None
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_refusing_bound_queue_refuses_the_transaction(alone: bool) -> None:
-    lab = Lab()
+def test_refusing_bound_queue_refuses_the_transaction(lab: Lab, alone: bool) -> None:
     queues = bound(lab, "a") if alone else bound(lab, "a", "b")
     lab.queue("a", max_message_size=3)
     transaction = lab.broker.transaction()
@@ -80,8 +77,7 @@ def test_refusing_bound_queue_refuses_the_transaction(alone: bool) -> None:
 
 @pytest.mark.parametrize("others", [0, 1, 2])
 @pytest.mark.parametrize("why", ["full", "gone"])
-def test_full_or_closed_subscriber_does_not_block_a_transaction(why: str, others: int) -> None:
-    lab = Lab()
+def test_full_or_closed_subscriber_does_not_block_a_transaction(lab: Lab, why: str, others: int) -> None:
     own = private(lab, cap=64 * 1024)
     queues = bound(lab, *["a", "b"][:others])
     if why == "full":
@@ -101,8 +97,7 @@ def test_full_or_closed_subscriber_does_not_block_a_transaction(why: str, others
         lab.publish(queue, "later")
 
 
-def test_named_private_queue_is_no_subscriber() -> None:
-    lab = Lab()
+def test_named_private_queue_is_no_subscriber(lab: Lab) -> None:
     own = private(lab, cap=64 * 1024)
     fill(lab, own)
     transaction = lab.broker.transaction()
@@ -110,8 +105,7 @@ def test_named_private_queue_is_no_subscriber() -> None:
     assert isinstance(commit(lab, transaction), QueueFull)
 
 
-def test_durable_queue_deleted_during_the_commit_is_unbound() -> None:
-    lab = Lab()
+def test_durable_queue_deleted_during_the_commit_is_unbound(lab: Lab) -> None:
     (first, _) = bound(lab, "a", "b")
     transaction = lab.broker.transaction()
     transaction.publish_event("order", message("m"))

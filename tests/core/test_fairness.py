@@ -44,8 +44,7 @@ def begun(queues: list[LocalQueue]) -> int:
     return sum(not queue.writer.is_idle for queue in queues)
 
 
-def test_a_large_fan_out_is_spread_and_each_queue_has_all_in_order() -> None:
-    lab = Lab()
+def test_a_large_fan_out_is_spread_and_each_queue_has_all_in_order(lab: Lab) -> None:
     queues = bound(lab)
     answers: list[tuple[CurbstoneError | None, int, int]] = []
     lab.broker.publish_event("order", batch(0), lambda *given: answers.append(given))
@@ -57,15 +56,13 @@ def test_a_large_fan_out_is_spread_and_each_queue_has_all_in_order() -> None:
     assert [lab.bodies(queue) for queue in queues] == expected(EACH + 1)
 
 
-def test_small_fan_out_begins_immediately() -> None:
-    lab = Lab()
+def test_small_fan_out_begins_immediately(lab: Lab) -> None:
     queues = bound(lab)
     lab.broker.publish_event("order", batch(0, 1), lambda *_given: None)
     assert begun(queues) == QUEUES
 
 
-def test_transaction_does_not_overtake_a_fan_out() -> None:
-    lab = Lab()
+def test_transaction_does_not_overtake_a_fan_out(lab: Lab) -> None:
     queues = bound(lab)
     lab.broker.publish_event("order", batch(0), lambda *_given: None)
     transaction = lab.broker.transaction()
@@ -75,8 +72,7 @@ def test_transaction_does_not_overtake_a_fan_out() -> None:
     assert [lab.bodies(queue) for queue in queues] == expected(EACH + 1)
 
 
-def test_shutdown_waits_for_a_fan_out() -> None:
-    lab = Lab()
+def test_shutdown_waits_for_a_fan_out(lab: Lab) -> None:
     queues = bound(lab)
     answers: list[CurbstoneError | None] = []
     lab.broker.publish_event("order", batch(0), lambda error, _first, _count: answers.append(error))
@@ -85,8 +81,7 @@ def test_shutdown_waits_for_a_fan_out() -> None:
     assert [lab.bodies(lab.again(queue)) for queue in queues] == expected(EACH)
 
 
-def test_queue_deleted_during_a_fan_out_is_skipped() -> None:
-    lab = Lab()
+def test_queue_deleted_during_a_fan_out_is_skipped(lab: Lab) -> None:
     queues = bound(lab)
     answers: list[CurbstoneError | None] = []
     lab.broker.publish_event("order", batch(0), lambda error, _first, _count: answers.append(error))
@@ -171,10 +166,8 @@ def test_slow_completions_are_reported_in_slices(monkeypatch: pytest.MonkeyPatch
     assert max(after - before for before, after in zip(seen, seen[1:], strict=False)) <= DONE_AT_ONCE
 
 
-def test_closed_consumer_is_freed_without_garbage_collection() -> None:
+def test_closed_consumer_is_freed_without_garbage_collection(lab: Lab, queue: LocalQueue) -> None:
     """Its taker held it and it held its taker: a thousand subscriptions that ended were ten thousand dead objects."""
-    lab = Lab()
-    queue = lab.queue()
 
     class Receiver:
         def __init__(self) -> None:

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from tests.kit.lab import Lab, Peer, message, numbered
 
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 
 
-def test_message_without_groups_reaches_the_unnamed_and_all_declared_groups() -> None:
-    lab = Lab()
+def test_message_without_groups_reaches_the_unnamed_and_all_declared_groups(lab: Lab) -> None:
     queue = lab.queue(groups=["a", "b"])
     lab.publish(queue, "m")
     peers = {group: Peer(lab, queue, group=group) for group in ("", "a", "b", "other")}
     assert {group: peer.bodies for group, peer in peers.items()} == {"": [b"m"], "a": [b"m"], "b": [b"m"], "other": []}
 
 
-def test_message_with_groups_reaches_only_them() -> None:
-    lab = Lab()
+def test_message_with_groups_reaches_only_them(lab: Lab) -> None:
     queue = lab.queue(groups=["a", "b"])
     lab.publish(queue, "m", groups=("b", "c"))
     peers = {group: Peer(lab, queue, group=group) for group in ("", "a", "b", "c")}
     assert {group: len(peer.given) for group, peer in peers.items()} == {"": 0, "a": 0, "b": 1, "c": 1}
 
 
-def test_message_is_removed_when_every_entitled_group_settled() -> None:
-    lab = Lab()
+def test_message_is_removed_when_every_entitled_group_settled(lab: Lab) -> None:
     queue = lab.queue(groups=["a"])
     lab.publish(queue, "m", "n")
     assert lab.pop(queue) == b"m"
@@ -35,8 +33,7 @@ def test_message_is_removed_when_every_entitled_group_settled() -> None:
     assert lab.bodies(queue) == [b"n"]
 
 
-def test_each_group_has_its_own_tries_and_delays() -> None:
-    lab = Lab()
+def test_each_group_has_its_own_tries_and_delays(lab: Lab) -> None:
     queue = lab.queue(groups=["a"])
     lab.publish(queue, "m")
     unnamed, named = Peer(lab, queue), Peer(lab, queue, group="a")
@@ -47,17 +44,14 @@ def test_each_group_has_its_own_tries_and_delays() -> None:
     assert named.tries == [0, 1, 2] and unnamed.tries == [0]
 
 
-def test_consumers_share_the_messages_of_their_group_only() -> None:
-    lab = Lab()
+def test_consumers_share_the_messages_of_their_group_only(lab: Lab) -> None:
     queue = lab.queue(groups=["a"])
     peers = [Peer(lab, queue, group=group) for group in ("a", "a", "")]
     lab.publish(queue, *numbered(4))
     assert [peer.seqs for peer in peers] == [[1, 3], [2, 4], [1, 2, 3, 4]]
 
 
-def test_later_declared_group_sees_only_later_messages() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_later_declared_group_sees_only_later_messages(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "before")
     lab.queue(groups=["a"])
     lab.publish(queue, "after")
@@ -67,8 +61,7 @@ def test_later_declared_group_sees_only_later_messages() -> None:
     assert lab.pop_all(queue) == [b"before", b"after"]
 
 
-def test_undeclared_group_does_not_retain_messages() -> None:
-    lab = Lab()
+def test_undeclared_group_does_not_retain_messages(lab: Lab) -> None:
     queue = lab.queue(groups=["a"])
     lab.publish(queue, "m")
     assert lab.pop(queue) == b"m"
@@ -80,8 +73,7 @@ def test_undeclared_group_does_not_retain_messages() -> None:
 
 
 @HOWS
-def test_settles_per_group_survive_a_restart(how: str) -> None:
-    lab = Lab()
+def test_settles_per_group_survive_a_restart(lab: Lab, how: str) -> None:
     queue = lab.queue(groups=["a"])
     lab.publish(queue, *numbered(6))
     lab.publish(queue, "only b", groups=("b",))
@@ -108,8 +100,7 @@ def make_the_cleaner_work(lab: Lab, name: str = "q") -> int:
 
 
 @HOWS
-def test_group_state_survives_the_cleaner(how: str) -> None:
-    lab = Lab()
+def test_group_state_survives_the_cleaner(lab: Lab, how: str) -> None:
     queue = lab.queue(cap=64 * 1024, groups=["a"])
     lab.publish(queue, *numbered(5, 100))
     unnamed, named = Peer(lab, queue), Peer(lab, queue, group="a")
@@ -132,8 +123,7 @@ def test_group_state_survives_the_cleaner(how: str) -> None:
     assert second.seqs[3:] == [4] and second.tries[3:] == [1]
 
 
-def test_named_group_redelivers_held_messages_after_the_cleaner() -> None:
-    lab = Lab()
+def test_named_group_redelivers_held_messages_after_the_cleaner(lab: Lab) -> None:
     queue = lab.queue(cap=64 * 1024)
     lab.publish(queue, *numbered(3, 100), groups=("a",))
     Peer(lab, queue, group="a")
@@ -143,8 +133,7 @@ def test_named_group_redelivers_held_messages_after_the_cleaner() -> None:
     assert Peer(lab, lab.again(queue), group="a").tries == [1, 1, 1]
 
 
-def test_unnamed_group_redelivers_held_messages_after_the_cleaner() -> None:
-    lab = Lab()
+def test_unnamed_group_redelivers_held_messages_after_the_cleaner(lab: Lab) -> None:
     queue = lab.queue(cap=64 * 1024)
     lab.publish(queue, *numbered(3, 100))
     Peer(lab, queue)
@@ -153,8 +142,7 @@ def test_unnamed_group_redelivers_held_messages_after_the_cleaner() -> None:
     assert Peer(lab, lab.again(queue)).tries == [1, 1, 1]
 
 
-def test_dead_letter_of_one_group_does_not_affect_others() -> None:
-    lab = Lab()
+def test_dead_letter_of_one_group_does_not_affect_others(lab: Lab) -> None:
     queue = lab.queue(groups=["a"], dead_letter="dead")
     lab.publish(queue, "m")
     Peer(lab, queue, group="a").reject(1)
@@ -162,8 +150,7 @@ def test_dead_letter_of_one_group_does_not_affect_others() -> None:
     assert lab.bodies(queue) == []
 
 
-def test_groups_have_separate_leases_and_pops() -> None:
-    lab = Lab()
+def test_groups_have_separate_leases_and_pops(lab: Lab) -> None:
     queue = lab.queue(groups=["a"])
     lab.publish(queue, "m")
     leases = [lab.lease(queue), lab.lease(queue, group="a")]
@@ -172,9 +159,7 @@ def test_groups_have_separate_leases_and_pops() -> None:
     assert lab.pop(queue, "a") is None
 
 
-def test_a_batch_may_name_different_groups() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_batch_may_name_different_groups(lab: Lab, queue: LocalQueue) -> None:
     messages = [message(b"%d" % number, groups=("a",) * (number % 2)) for number in range(6)]
     lab.publish_messages(queue, messages)
     lab.restart()

@@ -63,8 +63,7 @@ def test_idle_queue_takes_little_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.source
-def test_a_message_to_each_of_many_queues_takes_few_calls() -> None:
-    lab = Lab()
+def test_a_message_to_each_of_many_queues_takes_few_calls(lab: Lab) -> None:
     queues = [lab.queue(f"q{number}") for number in range(QUEUES)]
     answers: list[object] = []
     calls = 0

@@ -38,8 +38,7 @@ def test_request_names_never_match_a_private_queue() -> None:
         private_name("a/b")
 
 
-def test_private_queues_are_not_listed_or_named() -> None:
-    lab = Lab()
+def test_private_queues_are_not_listed_or_named(lab: Lab) -> None:
     declare(lab, MINE)
     assert lab.broker.queues() == []
     queue = lab.broker.get(MINE)
@@ -49,8 +48,7 @@ def test_private_queues_are_not_listed_or_named() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_private_queues_end_with_their_process(how: str) -> None:
-    lab = Lab()
+def test_private_queues_end_with_their_process(lab: Lab, how: str) -> None:
     declare(lab, MINE, "news")
     declare(lab, queue_name("kept"), "news")
     lab.restart(how)
@@ -60,8 +58,9 @@ def test_private_queues_end_with_their_process(how: str) -> None:
     assert lab.bodies(lab.broker.get(queue_name("kept"))) == [b"m", b"n"]
 
 
-def test_private_queue_deleted_before_its_directory_exists_creates_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = Lab()
+def test_private_queue_deleted_before_its_directory_exists_creates_none(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[str] = []
     monkeypatch.setattr(lab.disk, "make_dir", made.append)
     lab.broker.declare(MINE, {}, lambda _error: None)
@@ -69,8 +68,7 @@ def test_private_queue_deleted_before_its_directory_exists_creates_none(monkeypa
     assert not made and lab.broker.private_queues() == []
 
 
-def test_stop_leaves_private_queues_to_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = Lab()
+def test_stop_leaves_private_queues_to_the_next_start(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     declare(lab, MINE, "news")
     declare(lab, YOURS, "news")
     renamed: list[str] = []
@@ -86,8 +84,7 @@ def test_stop_leaves_private_queues_to_the_next_start(monkeypatch: pytest.Monkey
     assert lab.disk.list_dir("queues") == [] and lab.broker.health().ok
 
 
-def test_interrupted_removal_of_private_queues_is_completed() -> None:
-    lab = Lab()
+def test_interrupted_removal_of_private_queues_is_completed(lab: Lab) -> None:
     declare(lab, MINE)
     directory = lab.broker.get(MINE).log.directory
     lab.shutdown()
@@ -96,8 +93,7 @@ def test_interrupted_removal_of_private_queues_is_completed() -> None:
     assert lab.disk.list_dir("queues") == [] and lab.broker.health().ok
 
 
-def test_private_queues_of_an_earlier_version_are_removed() -> None:
-    lab = Lab()
+def test_private_queues_of_an_earlier_version_are_removed(lab: Lab) -> None:
     declare(lab, FORMER, "news", cap=FORMER_CAP)
     lab.restart()
     assert lab.broker.queues() == [] and lab.disk.list_dir("queues") == []
@@ -117,10 +113,9 @@ def test_private_queues_of_an_earlier_version_are_removed() -> None:
     ],
 )
 def test_users_can_have_a_project_named_like_private_queues(
-    name: str, options: dict[str, object], events: list[str]
+    lab: Lab, name: str, options: dict[str, object], events: list[str]
 ) -> None:
     """All of it was deleted at each start, confirmed messages and all. What might be a user's is kept."""
-    lab = Lab()
     theirs = queue_name(name, "_temp")
     declare(lab, theirs, *events, **options)
     for how in ("shutdown", "power"):
@@ -129,9 +124,8 @@ def test_users_can_have_a_project_named_like_private_queues(
         assert lab.bodies(lab.broker.get(theirs)) == [b"m"]
 
 
-def test_full_private_queue_ends_and_notifies_its_consumer() -> None:
+def test_full_private_queue_ends_and_notifies_its_consumer(lab: Lab) -> None:
     """Else its client would miss a message and not know; whoever publishes is not to blame."""
-    lab = Lab()
     declare(lab, MINE, "news", cap=MIB // 4)
     declare(lab, queue_name("kept"), "news")
     reported: list[CurbstoneError] = []
@@ -147,8 +141,7 @@ def test_full_private_queue_ends_and_notifies_its_consumer() -> None:
     assert len(lab.bodies(lab.broker.get(queue_name("kept")))) == 31
 
 
-def test_a_durable_queue_that_is_full_is_reported_to_the_publisher_also_beside_a_private_one() -> None:
-    lab = Lab()
+def test_a_durable_queue_that_is_full_is_reported_to_the_publisher_also_beside_a_private_one(lab: Lab) -> None:
     declare(lab, queue_name("kept"), "news", cap=MIB // 4)
     declare(lab, MINE, "news", cap=MIB // 4)
     errors = []
@@ -159,9 +152,8 @@ def test_a_durable_queue_that_is_full_is_reported_to_the_publisher_also_beside_a
 
 
 @pytest.mark.parametrize("auto", [True, False])
-def test_a_message_to_a_subscriber_is_one_commit_and_its_ack_waits_for_the_next(auto: bool) -> None:
+def test_a_message_to_a_subscriber_is_one_commit_and_its_ack_waits_for_the_next(lab: Lab, auto: bool) -> None:
     """A message to a topic's thousand subscribers was two thousand commits."""
-    lab = Lab()
     declare(lab, MINE)
     queue = lab.broker.get(MINE)
     peer = Peer(lab, queue, auto=auto)
@@ -176,8 +168,7 @@ def test_a_message_to_a_subscriber_is_one_commit_and_its_ack_waits_for_the_next(
     assert len(peer.given) == 11, "the first was there before"
 
 
-def test_awaited_ack_is_written_immediately_with_earlier_ones() -> None:
-    lab = Lab()
+def test_awaited_ack_is_written_immediately_with_earlier_ones(lab: Lab) -> None:
     declare(lab, MINE)
     queue = lab.broker.get(MINE)
     peer = Peer(lab, queue)
@@ -189,8 +180,7 @@ def test_awaited_ack_is_written_immediately_with_earlier_ones() -> None:
     assert queue.stats.commits - before == 1 and not queue.write_queue.lazy_acks
 
 
-def test_acks_that_wait_for_a_commit_take_no_room_in_a_queue_that_is_used_for_long() -> None:
-    lab = Lab()
+def test_acks_that_wait_for_a_commit_take_no_room_in_a_queue_that_is_used_for_long(lab: Lab) -> None:
     declare(lab, MINE, cap=64 * 1024)
     queue = lab.broker.get(MINE)
     peer = Peer(lab, queue, auto=True)
@@ -228,9 +218,8 @@ def publish_news(lab: Lab, *bodies: str) -> None:
     assert (answer[0], answer[2]) == (None, len(bodies))
 
 
-def test_private_queues_are_never_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_queues_are_never_synced(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each topic subscription was made with six syncs, and had one for each message, that no restart could use."""
-    lab = Lab()
     syncs = counting_syncs(monkeypatch)
     names = [private_name(f"topic.c{number}.1") for number in range(20)]
     for name in names:
@@ -306,8 +295,7 @@ def test_private_copy_is_delivered_after_durable_copies_are_synced(seed: int, mo
     assert steps.index(f"{MINE.queue} 1") < steps.index(f"{MINE.queue} 2")
 
 
-def test_private_copy_does_not_wait_for_a_refusing_durable_queue() -> None:
-    lab = Lab()
+def test_private_copy_does_not_wait_for_a_refusing_durable_queue(lab: Lab) -> None:
     declare(lab, MINE, "news")
     declare(lab, queue_name("kept"), "news")
     lab.queue("kept", publish_paused=True)

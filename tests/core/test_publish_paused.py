@@ -19,8 +19,7 @@ def paused(lab: Lab, name: str = "a", *, on: bool = True) -> LocalQueue:
     return queue
 
 
-def test_publish_paused_queue_delivers_and_refuses_publishes_over_a_restart() -> None:
-    lab = Lab()
+def test_publish_paused_queue_delivers_and_refuses_publishes_over_a_restart(lab: Lab) -> None:
     lab.publish(lab.queue("a"), "1")
     queue = paused(lab)
     for _ in range(2):
@@ -33,8 +32,7 @@ def test_publish_paused_queue_delivers_and_refuses_publishes_over_a_restart() ->
     assert lab.bodies(queue) == [b"3"]
 
 
-def test_transaction_publishing_to_a_paused_queue_is_refused() -> None:
-    lab = Lab()
+def test_transaction_publishing_to_a_paused_queue_is_refused(lab: Lab) -> None:
     other = lab.queue("b")
     lab.publish(lab.queue("a"), "1")
     queue = paused(lab)
@@ -51,8 +49,7 @@ def test_transaction_publishing_to_a_paused_queue_is_refused() -> None:
     assert (lab.bodies(queue), lab.bodies(other)) == ([], [b"y"])
 
 
-def test_event_skips_a_publish_paused_queue() -> None:
-    lab = Lab()
+def test_event_skips_a_publish_paused_queue(lab: Lab) -> None:
     queue, other = paused(lab), lab.queue("b")
     for name in (queue.name, other.name):
         lab.answer(partial(lab.broker.bind, "e", name))
@@ -61,8 +58,7 @@ def test_event_skips_a_publish_paused_queue() -> None:
     assert (lab.bodies(queue), lab.bodies(other)) == ([], [b"x"])
 
 
-def test_dead_letters_wait_for_a_publish_paused_queue_and_redrive_reports_it() -> None:
-    lab = Lab()
+def test_dead_letters_wait_for_a_publish_paused_queue_and_redrive_reports_it(lab: Lab) -> None:
     queue = lab.queue("a", dead_letter="dead")
     dead = paused(lab, "dead")
     lab.publish(queue, "1")

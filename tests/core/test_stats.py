@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import Unavailable
 from curbstone.core.stats import COMMIT_MESSAGES_BOUNDS, COMMIT_US_BOUNDS, Histogram
 from tests.kit.lab import Lab
@@ -21,9 +22,7 @@ def test_histogram_bounds_increase() -> None:
         assert list(bounds) == sorted(set(bounds))
 
 
-def test_failed_commit_is_counted_separately() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_failed_commit_is_counted_separately(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, b"a", b"b")
     commits = lab.broker.commits
     before = commits.took_us.count

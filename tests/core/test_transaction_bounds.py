@@ -47,9 +47,8 @@ def test_a_transaction_over_queues_is_refused_by_its_size_before_it_is_encoded(m
     assert [lab.bodies(queue) for queue in queues] == [[], []]
 
 
-def test_transactional_event_messages_queue_behind_a_backlog() -> None:
+def test_transactional_event_messages_queue_behind_a_backlog(lab: Lab) -> None:
     """All copies that waited were made in one turn: seconds, after a burst to a topic with many subscribers."""
-    lab = Lab()
     queues = bound(lab)
     answers: list[object] = []
     for number in range(4):

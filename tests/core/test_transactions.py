@@ -25,9 +25,7 @@ def two(lab: Lab, **options: object) -> tuple[LocalQueue, LocalQueue]:
     return lab.queue("a", **options), lab.queue("b", **options)
 
 
-def test_transaction_has_no_effect_before_the_commit() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_transaction_has_no_effect_before_the_commit(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "held")
     peer = Peer(lab, queue)
     transaction = lab.broker.transaction()
@@ -39,8 +37,7 @@ def test_transaction_has_no_effect_before_the_commit() -> None:
 
 @HOWS
 @pytest.mark.parametrize("queues", [1, 2, 3])
-def test_a_committed_transaction_is_whole_after_any_restart(how: str, queues: int) -> None:
-    lab = Lab()
+def test_a_committed_transaction_is_whole_after_any_restart(lab: Lab, how: str, queues: int) -> None:
     names = [f"q{number}" for number in range(queues)]
     for name in names:
         lab.publish(lab.queue(name), "old", "held")
@@ -56,13 +53,11 @@ def test_a_committed_transaction_is_whole_after_any_restart(how: str, queues: in
             assert lab.bodies(lab.queue(name)) == [b"held", b"new"]
 
 
-def test_an_empty_transaction_is_committed() -> None:
-    lab = Lab()
+def test_an_empty_transaction_is_committed(lab: Lab) -> None:
     assert commit(lab, lab.broker.transaction()) is None
 
 
-def test_messages_of_a_transaction_keep_their_order_delay_ttl_and_groups() -> None:
-    lab = Lab()
+def test_messages_of_a_transaction_keep_their_order_delay_ttl_and_groups(lab: Lab) -> None:
     first, second = two(lab)
     transaction = lab.broker.transaction()
     for body in numbered(5):
@@ -77,8 +72,7 @@ def test_messages_of_a_transaction_keep_their_order_delay_ttl_and_groups() -> No
     assert lab.pop_all(second) == [b"later"]
 
 
-def test_nack_and_reject_take_effect_at_the_commit() -> None:
-    lab = Lab()
+def test_nack_and_reject_take_effect_at_the_commit(lab: Lab) -> None:
     queue = lab.queue(dead_letter="dead")
     lab.publish(queue, *numbered(3))
     peer = Peer(lab, queue)
@@ -124,8 +118,7 @@ def test_a_nack_and_a_reject_are_with_the_commit_or_not_at_all_after_a_power_cut
     assert lab.bodies(dead) == ([numbered(4)[2]] if came and queues > 1 else [])
 
 
-def test_a_nack_in_a_transaction_counts_as_a_try() -> None:
-    lab = Lab()
+def test_a_nack_in_a_transaction_counts_as_a_try(lab: Lab) -> None:
     queue = lab.queue(max_tries=2, dead_letter="dead")
     lab.publish(queue, "a")
     for _ in range(2):
@@ -141,9 +134,7 @@ def test_a_nack_in_a_transaction_counts_as_a_try() -> None:
 
 @pytest.mark.parametrize("call", ["ack", "nack", "reject"])
 @pytest.mark.parametrize("seqs", [[2], [1, 2], [0]])
-def test_unheld_delivery_is_refused_when_added(call: str, seqs: list[int]) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_unheld_delivery_is_refused_when_added(lab: Lab, queue: LocalQueue, call: str, seqs: list[int]) -> None:
     lab.publish(queue, "a", "b")
     peer = Peer(lab, queue, window=1)
     transaction = lab.broker.transaction()
@@ -151,9 +142,7 @@ def test_unheld_delivery_is_refused_when_added(call: str, seqs: list[int]) -> No
         getattr(transaction, call)(peer.consumer, seqs)
 
 
-def test_the_same_delivery_is_not_added_twice() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_the_same_delivery_is_not_added_twice(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a")
     peer = Peer(lab, queue)
     transaction = lab.broker.transaction()
@@ -162,9 +151,7 @@ def test_the_same_delivery_is_not_added_twice() -> None:
         transaction.nack(peer.consumer, [1])
 
 
-def test_the_same_delivery_is_not_named_twice_in_one_call() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_the_same_delivery_is_not_named_twice_in_one_call(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a")
     transaction = lab.broker.transaction()
     with pytest.raises(StaleDelivery):
@@ -172,8 +159,7 @@ def test_the_same_delivery_is_not_named_twice_in_one_call() -> None:
 
 
 @pytest.mark.parametrize("call", ["ack", "nack", "reject"])
-def test_a_delivery_that_ended_before_the_commit_refuses_all(call: str) -> None:
-    lab = Lab()
+def test_a_delivery_that_ended_before_the_commit_refuses_all(lab: Lab, call: str) -> None:
     first, second = two(lab)
     lab.publish(first, "one", "two")
     peer = Peer(lab, first)
@@ -188,9 +174,7 @@ def test_a_delivery_that_ended_before_the_commit_refuses_all(call: str) -> None:
     peer.ack(1)
 
 
-def test_a_consumer_that_closed_before_the_commit_refuses_all() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_consumer_that_closed_before_the_commit_refuses_all(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a")
     peer = Peer(lab, queue)
     transaction = lab.broker.transaction()
@@ -202,8 +186,7 @@ def test_a_consumer_that_closed_before_the_commit_refuses_all() -> None:
 
 
 @pytest.mark.parametrize("spread", [False, True])
-def test_too_large_message_refuses_all_and_releases_claims(spread: bool) -> None:
-    lab = Lab()
+def test_too_large_message_refuses_all_and_releases_claims(lab: Lab, spread: bool) -> None:
     first, second = two(lab, max_message_size=10)
     lab.publish(first, "held")
     peer = Peer(lab, first)
@@ -270,8 +253,7 @@ def test_transaction_that_can_never_fit_is_too_large() -> None:
     assert lab.bodies(queue) == []
 
 
-def test_a_deleted_queue_refuses_all() -> None:
-    lab = Lab()
+def test_a_deleted_queue_refuses_all(lab: Lab) -> None:
     first, second = two(lab)
     transaction = lab.broker.transaction()
     transaction.publish(first, message("m"))
@@ -281,8 +263,7 @@ def test_a_deleted_queue_refuses_all() -> None:
     assert lab.bodies(first) == []
 
 
-def test_transaction_waits_for_a_queue_in_creation() -> None:
-    lab = Lab()
+def test_transaction_waits_for_a_queue_in_creation(lab: Lab) -> None:
     transaction = lab.broker.transaction()
     for name in ("new", "newer"):
         transaction.publish(lab.broker.ensure(queue_name(name)), message("m"))
@@ -317,9 +298,8 @@ def test_a_power_cut_at_any_call_of_the_disk_leaves_all_or_nothing(crash_in: int
     assert found == everything if confirmed else found in (nothing, everything)
 
 
-def test_start_reports_when_interrupted_transactions_are_complete() -> None:
+def test_start_reports_when_interrupted_transactions_are_complete(lab: Lab) -> None:
     """A server that was ready before could show one queue with its part, and the other without."""
-    lab = Lab()
     queues = two(lab)
     transaction = lab.broker.transaction()
     for queue in queues:
@@ -338,8 +318,7 @@ def test_start_reports_when_interrupted_transactions_are_complete() -> None:
     assert reported == [[1, 1], []], "there is nothing to wait for any more"
 
 
-def test_unwritable_journal_refuses_transactions() -> None:
-    lab = Lab()
+def test_unwritable_journal_refuses_transactions(lab: Lab) -> None:
     first, second = two(lab)
     lab.publish(first, "held")
     peer = Peer(lab, first)
@@ -362,8 +341,7 @@ def test_unwritable_journal_refuses_transactions() -> None:
     assert lab.bodies(lab.again(first)) == [] and lab.bodies(lab.again(second)) == [b"n"]
 
 
-def test_transactions_of_one_turn_are_all_committed() -> None:
-    lab = Lab()
+def test_transactions_of_one_turn_are_all_committed(lab: Lab) -> None:
     first, second = two(lab)
     done: list[CurbstoneError | None] = []
     for number in range(30):
@@ -377,8 +355,7 @@ def test_transactions_of_one_turn_are_all_committed() -> None:
 
 
 @HOWS
-def test_publish_after_a_commit_follows_it_in_every_queue(how: str) -> None:
-    lab = Lab()
+def test_publish_after_a_commit_follows_it_in_every_queue(lab: Lab, how: str) -> None:
     first, second = two(lab)
     lab.publish(first, "before")
     answers: list[object] = []
@@ -395,8 +372,7 @@ def test_publish_after_a_commit_follows_it_in_every_queue(how: str) -> None:
     assert lab.bodies(lab.again(second)) == [b"in it", b"after"]
 
 
-def test_transactions_over_the_same_full_queues_are_all_answered() -> None:
-    lab = Lab()
+def test_transactions_over_the_same_full_queues_are_all_answered(lab: Lab) -> None:
     first, second = two(lab, cap=64 * 1024)
     answers: list[CurbstoneError | None] = []
     for number in range(60):
@@ -412,8 +388,7 @@ def test_transactions_over_the_same_full_queues_are_all_answered() -> None:
     assert first.log.room.reserved == second.log.room.reserved == 0
 
 
-def test_a_queue_deleted_while_a_transaction_waits_for_room_ends_it() -> None:
-    lab = Lab()
+def test_a_queue_deleted_while_a_transaction_waits_for_room_ends_it(lab: Lab) -> None:
     first, second = two(lab, cap=64 * 1024)
     answers: list[CurbstoneError | None] = []
     transaction = lab.broker.transaction()
@@ -428,10 +403,8 @@ def test_a_queue_deleted_while_a_transaction_waits_for_room_ends_it() -> None:
     assert first.log.room.reserved == 0
 
 
-def test_transactions_of_one_queue_share_a_commit() -> None:
+def test_transactions_of_one_queue_share_a_commit(lab: Lab, queue: LocalQueue) -> None:
     """Each had a commit for itself."""
-    lab = Lab()
-    queue = lab.queue()
     lab.publish(queue, *numbered(60))
     peer = Peer(lab, queue)
     before = queue.stats.commits
@@ -455,9 +428,7 @@ def test_transactions_of_one_queue_share_a_commit() -> None:
     assert lab.bodies(queue)[20:] == expected
 
 
-def test_atomic_writes_that_share_a_commit_fail_together_and_leave_nothing() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_atomic_writes_that_share_a_commit_fail_together_and_leave_nothing(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(10))
     peer = Peer(lab, queue)
     answers: list[CurbstoneError | None] = []
@@ -478,9 +449,7 @@ def test_atomic_writes_that_share_a_commit_fail_together_and_leave_nothing() -> 
     assert lab.bodies(lab.again(queue)) == [*numbered(10), b"after"]
 
 
-def test_a_publish_that_is_repeated_in_the_same_turn_is_stored_once() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_publish_that_is_repeated_in_the_same_turn_is_stored_once(lab: Lab, queue: LocalQueue) -> None:
     answers: list[tuple[CurbstoneError | None, int]] = []
     for _ in range(3):
         for key in ("one", "two"):

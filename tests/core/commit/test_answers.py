@@ -135,9 +135,8 @@ def test_a_disk_that_fails_is_reported_in_order() -> None:
 
 
 @pytest.mark.source
-def test_broken_queue_answers_each_message_of_a_list_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_queue_answers_each_message_of_a_list_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were in the commit, while others of their list waited, were never answered."""
-    lab = Lab()
     lab.expects_faults = True
     desk = Desk(lab, lab.queue(cap=64 << 20, max_message_size=BATCH_BYTES_MAX))
 
@@ -153,10 +152,9 @@ def test_broken_queue_answers_each_message_of_a_list_once(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("how", ["delete", "break down"])
 @pytest.mark.parametrize("where", ["in the commit", "behind it"])
 def test_waiter_for_settles_is_notified_when_the_queue_ends(
-    how: str, where: str, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, how: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were forgotten, unless their settles were in a commit that went well."""
-    lab = Lab()
     lab.expects_faults = True
     queue = lab.queue()
     lab.publish(queue, "a", "b")
@@ -187,10 +185,8 @@ def test_waiter_for_settles_is_notified_when_the_queue_ends(
         assert [type(error) for error in reported] == [NoSuchQueue if how == "delete" else Unavailable]
 
 
-def test_commit_ending_after_its_queue_leaves_no_waiter_for_settles() -> None:
+def test_commit_ending_after_its_queue_leaves_no_waiter_for_settles(lab: Lab, queue: LocalQueue) -> None:
     """What a transaction settles is settled in memory when it is on disk, and only then did anybody ask to be told."""
-    lab = Lab()
-    queue = lab.queue()
     block = headers.encode([(headers.KEY, "k")])
     lab.publish_messages(queue, [message("a", headers=block), message("b", headers=block)])
     peer = Peer(lab, queue)

@@ -59,9 +59,7 @@ def tally(queue: LocalQueue, batch: str = "a") -> dict[str, int]:
 
 
 @pytest.mark.parametrize("atomic", [False, True])
-def test_report_is_sent_when_the_last_message_is_settled(atomic: bool) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_report_is_sent_when_the_last_message_is_settled(lab: Lab, queue: LocalQueue, atomic: bool) -> None:
     lab.publish_messages(queue, [*members("a", 3), Message(b"of none")], atomic=atomic)
     peer = Peer(lab, queue)
     peer.ack(1, 2, 4)
@@ -77,9 +75,7 @@ def test_report_is_sent_when_the_last_message_is_settled(atomic: bool) -> None:
     check_room(queue)
 
 
-def test_size_and_report_queue_may_be_given_with_any_message() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_size_and_report_queue_may_be_given_with_any_message(lab: Lab, queue: LocalQueue) -> None:
     for late in (member("a"), member("a", to="done"), member("a", size=3)):
         lab.publish_messages(queue, [late])
         assert lab.pop(queue) == b"x"
@@ -87,9 +83,7 @@ def test_size_and_report_queue_may_be_given_with_any_message() -> None:
     assert reports(lab) == [report("a", 3)]
 
 
-def test_a_batch_can_report_to_its_own_queue_and_its_id_is_free_again() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_batch_can_report_to_its_own_queue_and_its_id_is_free_again(lab: Lab, queue: LocalQueue) -> None:
     for _ in range(2):
         lab.publish_messages(queue, members("a", 2, to="q"))
         assert [lab.pop(queue), lab.pop(queue)] == [b"0", b"1"]
@@ -99,8 +93,7 @@ def test_a_batch_can_report_to_its_own_queue_and_its_id_is_free_again() -> None:
 
 
 @pytest.mark.parametrize("ending", ["reject", "dead letter", "expiry", "purge", "oldest", "replace", "by id"])
-def test_each_outcome_is_counted(ending: str) -> None:
-    lab = Lab()
+def test_each_outcome_is_counted(lab: Lab, ending: str) -> None:
     lab.queue("dead")
     overflow = "drop-oldest" if ending == "oldest" else "refuse"
     queue = lab.queue(dead_letter="dead" if ending == "dead letter" else "", overflow=overflow, cap=64 * 1024)
@@ -127,8 +120,7 @@ def test_each_outcome_is_counted(ending: str) -> None:
     assert reports(lab) == [report("a", 2, **({"acked": 2} if how == "acked" else {"acked": 1, how: 1}))]
 
 
-def test_dead_letters_and_redriven_messages_belong_to_no_batch() -> None:
-    lab = Lab()
+def test_dead_letters_and_redriven_messages_belong_to_no_batch(lab: Lab) -> None:
     lab.queue("dead")
     queue = lab.queue(dead_letter="dead")
     lab.publish_messages(queue, members("a", 1))
@@ -138,9 +130,7 @@ def test_dead_letters_and_redriven_messages_belong_to_no_batch() -> None:
     assert queue.batches() == lab.named("dead").batches() == []
 
 
-def test_a_duplicate_counts_as_stored_and_acked() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_duplicate_counts_as_stored_and_acked(lab: Lab, queue: LocalQueue) -> None:
     lab.publish_messages(queue, [member("b", lines=[("x-unique", "n")])])
     lab.publish_messages(queue, [member("a", size=2, to="done")])
     for atomic in (False, True):
@@ -152,17 +142,14 @@ def test_a_duplicate_counts_as_stored_and_acked() -> None:
     assert reports(lab) == [report("c", 1), report("a", 2)]
 
 
-def test_messages_that_replace_each_other_in_one_commit_count() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_messages_that_replace_each_other_in_one_commit_count(lab: Lab, queue: LocalQueue) -> None:
     lab.publish_messages(queue, members("a", 3, lines=[("x-replace", "n")]), atomic=True)
     assert tally(queue) == {"size": 3, "stored": 3, "replaced": 2, "pending": 1}
     assert lab.pop(queue) == b"2"
     assert reports(lab) == [report("a", 3, acked=1, replaced=2)]
 
 
-def test_declared_group_does_not_delay_the_report() -> None:
-    lab = Lab()
+def test_declared_group_does_not_delay_the_report(lab: Lab) -> None:
     queue = lab.queue(groups=["g"])
     lab.publish_messages(queue, members("a", 2))
     lab.pop_all(queue)
@@ -170,8 +157,7 @@ def test_declared_group_does_not_delay_the_report() -> None:
     assert lab.pop(queue, "g") == b"0"
 
 
-def test_undo_does_not_reopen_or_change_a_batch() -> None:
-    lab = Lab()
+def test_undo_does_not_reopen_or_change_a_batch(lab: Lab) -> None:
     queue = lab.queue(undo=3600)
     lab.publish_messages(queue, [*members("a", 2), *members("b", 2)])
     assert [lab.pop(queue) for _ in range(3)] == [b"0", b"1", b"0"]
@@ -196,9 +182,9 @@ def test_undo_does_not_reopen_or_change_a_batch() -> None:
         (member("c", size=1), "batch c has a size of 1, and 2 of its messages are stored: no room for 1 more"),
     ],
 )
-def test_message_contradicting_its_batch_is_refused(atomic: bool, message: Message, text: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_message_contradicting_its_batch_is_refused(
+    lab: Lab, queue: LocalQueue, atomic: bool, message: Message, text: str
+) -> None:
     lab.publish_messages(queue, [member("a", size=2, to="done"), member("c"), member("c")])
     with pytest.raises(BadRequest, match=text):
         lab.publish_messages(queue, [message], atomic=atomic)
@@ -207,9 +193,7 @@ def test_message_contradicting_its_batch_is_refused(atomic: bool, message: Messa
 
 
 @pytest.mark.parametrize("atomic", [False, True])
-def test_batch_refuses_messages_beyond_its_size(atomic: bool) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_batch_refuses_messages_beyond_its_size(lab: Lab, queue: LocalQueue, atomic: bool) -> None:
     answers = lab.publish_answers(queue, [*members("a", 2), member("a")], atomic=atomic)
     assert [(error is None, count) for error, _, count in answers] == (
         [(False, 3)] if atomic else [(True, 2), (False, 1)]
@@ -217,16 +201,14 @@ def test_batch_refuses_messages_beyond_its_size(atomic: bool) -> None:
     assert "batch a has a size of 2, and 2 of its messages are stored: no room for 1 more" in str(answers[-1][0])
 
 
-def test_event_message_with_a_batch_is_refused() -> None:
-    lab = Lab()
+def test_event_message_with_a_batch_is_refused(lab: Lab) -> None:
     error, _, _ = lab.answer(lambda done: lab.broker.publish_event("e", [member("a")], done))
     assert isinstance(error, BadRequest) and "event" in str(error)
     with pytest.raises(BadRequest, match="event"):
         lab.broker.transaction().publish_event("e", member("a"))
 
 
-def test_open_batches_of_a_queue_are_limited() -> None:
-    lab = Lab()
+def test_open_batches_of_a_queue_are_limited(lab: Lab) -> None:
     queue = lab.queue(cap=64 * 1024)
     most = queue.facts.most(Note.BATCH)
     assert most == 16
@@ -268,8 +250,7 @@ def test_batch_headers_round_trip() -> None:
 # --- the report waits
 
 
-def test_report_waits_until_its_queue_accepts_it() -> None:
-    lab = Lab()
+def test_report_waits_until_its_queue_accepts_it(lab: Lab) -> None:
     queue, done = lab.queue(), lab.queue("done", publish_paused=True)
     lab.publish_messages(queue, members("a", 1))
     lab.pop(queue)
@@ -301,9 +282,7 @@ def test_many_waiting_reports_are_all_sent() -> None:
 # --- batches that do not end
 
 
-def test_dropped_batch_frees_its_id() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_dropped_batch_frees_its_id(lab: Lab, queue: LocalQueue) -> None:
     lab.publish_messages(queue, members("a", 2))
     assert lab.answer(lambda done: queue.drop_batch("a", done)) == (None, True)
     assert lab.answer(lambda done: queue.drop_batch("a", done)) == (None, False)
@@ -320,9 +299,7 @@ def test_dropped_batch_frees_its_id() -> None:
     assert reports(lab) == [report("a", 1)]
 
 
-def test_batch_with_a_report_in_flight_is_not_dropped() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_batch_with_a_report_in_flight_is_not_dropped(lab: Lab, queue: LocalQueue) -> None:
     lab.publish_messages(queue, members("a", 1))
     lab.pop(queue)
     assert queue.batches() == []
@@ -337,9 +314,7 @@ def test_batch_with_a_report_in_flight_is_not_dropped() -> None:
     assert reports(lab) == [report("a", 1)] * 2
 
 
-def test_batch_incomplete_for_a_week_is_dropped_when_another_begins() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_batch_incomplete_for_a_week_is_dropped_when_another_begins(lab: Lab, queue: LocalQueue) -> None:
     lab.publish_messages(queue, [member("a"), member("pending"), *members("b", 1)])
     lab.answer(lambda done: queue.settle_by_id(1, done))
     lab.pass_time(tallies.ABANDONED_MS + 1)

@@ -34,8 +34,7 @@ def fill(lab: Lab, queue: LocalQueue, size: int) -> int:
     return count
 
 
-def test_publish_without_room_is_answered_without_further_events() -> None:
-    lab = Lab()
+def test_publish_without_room_is_answered_without_further_events(lab: Lab) -> None:
     queue = lab.queue(cap=64 * KIB)
     for body in numbered(200, 500):
         lab.publish_answers(queue, [message(body)])  # it says so itself where one is not answered
@@ -67,8 +66,7 @@ def test_directory_never_exceeds_the_cap_while_filled_acked_and_cleaned(cap: int
 
 @HOWS
 @pytest.mark.parametrize("cap", SMALL_CAPS)
-def test_the_cap_holds_over_restarts_of_a_full_queue(cap: int, how: str) -> None:
-    lab = Lab()
+def test_the_cap_holds_over_restarts_of_a_full_queue(lab: Lab, cap: int, how: str) -> None:
     queue = lab.queue(cap=cap)
     for _ in range(4):
         fill(lab, queue, cap // 100)
@@ -81,8 +79,7 @@ def test_the_cap_holds_over_restarts_of_a_full_queue(cap: int, how: str) -> None
 
 
 @pytest.mark.parametrize("cap", SMALL_CAPS)
-def test_a_refused_publish_changes_nothing(cap: int) -> None:
-    lab = Lab()
+def test_a_refused_publish_changes_nothing(lab: Lab, cap: int) -> None:
     queue = lab.queue(cap=cap)
     fill(lab, queue, cap // 100)
     before = lab.bodies(queue)
@@ -93,16 +90,14 @@ def test_a_refused_publish_changes_nothing(cap: int) -> None:
     assert lab.bodies(lab.again(queue)) == before
 
 
-def test_refused_message_does_not_fit_a_moment_later() -> None:
-    lab = Lab()
+def test_refused_message_does_not_fit_a_moment_later(lab: Lab) -> None:
     queue = lab.queue(cap=64 * KIB)
     fill(lab, queue, 655)
     assert not is_taken(lab, queue, 655)
 
 
 @pytest.mark.parametrize("atomic", [False, True])
-def test_an_atomic_list_fits_whole_or_not_at_all(atomic: bool) -> None:
-    lab = Lab()
+def test_an_atomic_list_fits_whole_or_not_at_all(lab: Lab, atomic: bool) -> None:
     queue = lab.queue(cap=64 * KIB)
     fill(lab, queue, 1000)
     for _ in range(3):
@@ -116,8 +111,7 @@ def test_an_atomic_list_fits_whole_or_not_at_all(atomic: bool) -> None:
 
 @pytest.mark.parametrize("cap", SMALL_CAPS)
 @pytest.mark.parametrize("size", [10, 100, 1000])
-def test_an_ack_always_fits_when_the_queue_is_full(cap: int, size: int) -> None:
-    lab = Lab()
+def test_an_ack_always_fits_when_the_queue_is_full(lab: Lab, cap: int, size: int) -> None:
     queue = lab.queue(cap=cap)
     while is_taken(lab, queue, size):
         lab.publish_answers(queue, [message(b"x" * size) for _ in range(100)])
@@ -136,8 +130,7 @@ def test_an_ack_always_fits_when_the_queue_is_full(cap: int, size: int) -> None:
 
 @pytest.mark.parametrize("cap", [64 * KIB, 128 * KIB, CAPS[1]])
 @pytest.mark.parametrize("size", [10, 100])
-def test_a_nack_of_everything_fits_when_the_queue_is_full(cap: int, size: int) -> None:
-    lab = Lab()
+def test_a_nack_of_everything_fits_when_the_queue_is_full(lab: Lab, cap: int, size: int) -> None:
     queue = lab.queue(cap=cap)
     for _ in range(cap // size // 100):
         lab.publish_answers(queue, [message(b"x" * size) for _ in range(100)])
@@ -201,8 +194,7 @@ def ack(lab: Lab, queue: LocalQueue, tokens: list[str]) -> None:
 
 
 @pytest.mark.xfail(reason="a batch larger than a segment must be copied in one piece: that much more must stay free")
-def test_queue_below_half_accepts_a_message_after_a_large_atomic_list() -> None:
-    lab = Lab()
+def test_queue_below_half_accepts_a_message_after_a_large_atomic_list(lab: Lab) -> None:
     queue = lab.queue(cap=64 * KIB)
     lab.publish(queue, *numbered(50, 100))
     lab.publish_messages(queue, [message(b"x" * 650) for _ in range(40)], atomic=True)
@@ -211,8 +203,7 @@ def test_queue_below_half_accepts_a_message_after_a_large_atomic_list() -> None:
 
 
 @pytest.mark.parametrize("cap", SMALL_CAPS)
-def test_one_old_unsettled_message_never_pins_the_log(cap: int) -> None:
-    lab = Lab()
+def test_one_old_unsettled_message_never_pins_the_log(lab: Lab, cap: int) -> None:
     queue = lab.queue(cap=cap)
     lab.publish(queue, "old")
     peer = Peer(lab, queue, window=1)
@@ -239,8 +230,7 @@ def test_one_old_unsettled_message_never_pins_the_log(cap: int) -> None:
         (CAPS[2], "purge"),
     ],
 )
-def test_an_idle_empty_queue_holds_at_most_64_kib(cap: int, emptied_by: str) -> None:
-    lab = Lab()
+def test_an_idle_empty_queue_holds_at_most_64_kib(lab: Lab, cap: int, emptied_by: str) -> None:
     queue = lab.queue(cap=cap)
     for _ in range(3):
         lab.publish(queue, *numbered(min(cap // 2000, 1000), 1000))
@@ -256,15 +246,12 @@ def test_an_idle_empty_queue_holds_at_most_64_kib(cap: int, emptied_by: str) -> 
 
 
 @pytest.mark.parametrize("cap", CAPS)
-def test_a_new_queue_holds_at_most_64_kib(cap: int) -> None:
-    lab = Lab()
+def test_a_new_queue_holds_at_most_64_kib(lab: Lab, cap: int) -> None:
     queue = lab.queue(cap=cap)
     assert lab.held(queue) <= queue.counts().bytes <= 64 * KIB
 
 
-def test_an_idle_queue_writes_nothing() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_an_idle_queue_writes_nothing(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(100))
     lab.pop_all(queue)
     lab.pass_time(60_000)
@@ -273,8 +260,7 @@ def test_an_idle_queue_writes_nothing() -> None:
     assert lab.disk.ops == before
 
 
-def test_single_nacks_with_immediate_redelivery_succeed_in_a_full_queue() -> None:
-    lab = Lab()
+def test_single_nacks_with_immediate_redelivery_succeed_in_a_full_queue(lab: Lab) -> None:
     queue = lab.queue(cap=96 * KIB)
     fill(lab, queue, 20)
     peer = Peer(lab, queue, window=2000)
@@ -282,9 +268,8 @@ def test_single_nacks_with_immediate_redelivery_succeed_in_a_full_queue() -> Non
         peer.nack(seq)  # it says so itself where one is not answered
 
 
-def test_busy_producers_are_not_refused_while_the_log_turns_over() -> None:
+def test_busy_producers_are_not_refused_while_the_log_turns_over(lab: Lab) -> None:
     """One that waited for the cleaner once, and was written, is no reason to refuse another a turn of the log later."""
-    lab = Lab()
     queue = lab.queue(cap=256 * KIB)
     refused: list[CurbstoneError] = []
     held: list[int] = []
@@ -317,10 +302,8 @@ def test_busy_producers_are_not_refused_while_the_log_turns_over() -> None:
 
 
 @pytest.mark.parametrize("left", [0, 1, 13, 40])
-def test_ack_fits_when_little_more_than_the_retry_reserve_is_left(left: int) -> None:
+def test_ack_fits_when_little_more_than_the_retry_reserve_is_left(lab: Lab, queue: LocalQueue, left: int) -> None:
     """It waited for ever where some room was left, and not enough for one settle."""
-    lab = Lab()
-    queue = lab.queue()
     lab.publish(queue, "a")
     peer = Peer(lab, queue)
     queue.log.room.kept = queue.log.room.records_left - left
@@ -329,9 +312,7 @@ def test_ack_fits_when_little_more_than_the_retry_reserve_is_left(left: int) -> 
 
 
 @pytest.mark.parametrize("count", [1, 20])
-def test_first_nack_fits_when_only_the_retry_reserve_is_left(count: int) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_first_nack_fits_when_only_the_retry_reserve_is_left(lab: Lab, queue: LocalQueue, count: int) -> None:
     lab.publish(queue, *["a"] * count)
     peer = Peer(lab, queue)
     peer.consumer.hold()
@@ -347,10 +328,9 @@ def test_first_nack_fits_when_only_the_retry_reserve_is_left(count: int) -> None
 @pytest.mark.parametrize("nacks", [0, 3])
 @pytest.mark.parametrize("size", [2000, 3000, 4000])
 def test_full_queue_of_segment_sized_messages_can_be_settled(
-    size: int, nacks: int, groups: list[str], takes: str
+    lab: Lab, size: int, nacks: int, groups: list[str], takes: str
 ) -> None:
     """Each segment that was cleaned made the log larger: by batches of their own for tries, and for the drop."""
-    lab = Lab()
     queue = lab.queue(cap=64 * KIB, groups=groups)
     fill(lab, queue, size)
     peer = Peer(lab, queue, window=3)
@@ -367,8 +347,7 @@ def test_full_queue_of_segment_sized_messages_can_be_settled(
 
 
 @pytest.mark.parametrize("size", [20, 2000, 3000])
-def test_cleaning_does_not_grow_the_log(size: int) -> None:
-    lab = Lab()
+def test_cleaning_does_not_grow_the_log(lab: Lab, size: int) -> None:
     queue = lab.queue(cap=64 * KIB)
     fill(lab, queue, size)
     peer = Peer(lab, queue, window=1_000_000)
@@ -381,8 +360,7 @@ def test_cleaning_does_not_grow_the_log(size: int) -> None:
         assert queue.log.room.held <= held
 
 
-def test_messages_settled_by_id_do_not_reduce_the_largest_message() -> None:
-    lab = Lab()
+def test_messages_settled_by_id_do_not_reduce_the_largest_message(lab: Lab) -> None:
     queue = lab.queue(cap=1024 * KIB)
     seqs = lab.publish(queue, *[b"x" * 1000] * 400)
     live = queue.index.runs.bytes_live

@@ -87,9 +87,7 @@ def test_the_tries_of_messages_that_were_delivered_again_are_written_after_their
     assert [found.tries for found in lab.peek(lab.again(queue))] == [2]
 
 
-def test_requeue_during_a_failing_commit_keeps_its_state() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_requeue_during_a_failing_commit_keeps_its_state(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a", "b", "c")
     peer = Peer(lab, queue, window=3)
     peer.nack(1, 2, 3, delay_ms=1000)
@@ -158,10 +156,10 @@ def test_confirmed_messages_survive_a_power_cut_after_many_failed_syncs(failures
     assert lab.bodies(queue) == confirmed and not queue.damaged
 
 
-def test_remains_of_failed_commits_count_while_they_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remains_of_failed_commits_count_while_they_exist(
+    lab: Lab, queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each attempt removed what the one before had left, and counted it for ever: the queue seemed to be full."""
-    lab = Lab()
-    queue = lab.queue()
     lab.publish(queue, "first")
     meta = len(lab.files(queue)[f"{queue.log.directory}/meta"])
 
@@ -195,8 +193,7 @@ def test_failing_queue_does_not_affect_others() -> None:
 
 
 @pytest.mark.parametrize("after", range(4))
-def test_failed_creation_refuses_waiting_publishes_and_leaves_no_trace(after: int) -> None:
-    lab = Lab()
+def test_failed_creation_refuses_waiting_publishes_and_leaves_no_trace(lab: Lab, after: int) -> None:
     FailingSyncs(lab.disk, 1, after=after)
     name = queue_name("new")
     queue = lab.broker.ensure(name)
@@ -214,8 +211,7 @@ def test_failed_creation_refuses_waiting_publishes_and_leaves_no_trace(after: in
     assert [lab.bodies(queue) for queue in lab.broker.queues()] == [[b"now"]]
 
 
-def test_disk_failure_before_there_is_any_queue_is_reported_until_it_works() -> None:
-    lab = Lab()
+def test_disk_failure_before_there_is_any_queue_is_reported_until_it_works(lab: Lab) -> None:
     lab.disk.eio_chance = 1.0
     (error,) = lab.answer(lambda done: lab.broker.declare(queue_name("new"), {}, done))
     assert isinstance(error, Unavailable)

@@ -26,8 +26,7 @@ def pending_share(queue: LocalQueue) -> float:
 
 @pytest.mark.parametrize("cap", [MIB, 3 * MIB])
 @pytest.mark.parametrize("parts", [0, 700, 250, 130, 100], ids=["1 kB", "a 700th", "a 250th", "a 130th", "a 100th"])
-def test_pending_messages_take_nine_tenths_of_the_cap_before_one_is_refused(cap: int, parts: int) -> None:
-    lab = Lab()
+def test_pending_messages_take_nine_tenths_of_the_cap_before_one_is_refused(lab: Lab, cap: int, parts: int) -> None:
     queue = lab.queue(cap=cap)
     fill(lab, queue, cap // parts if parts else 1000)
     assert pending_share(queue) >= 0.9
@@ -50,17 +49,15 @@ def test_pending_messages_take_nine_tenths_again_after_settles_in_any_order() ->
     assert pending_share(queue) >= 0.9
 
 
-def test_a_full_queue_has_few_files() -> None:
-    lab = Lab()
+def test_a_full_queue_has_few_files(lab: Lab) -> None:
     queue = lab.queue(cap=MIB)
     fill(lab, queue, MIB // 120)  # more than half a segment, so that each lies in one of its own
     assert len(lab.files(queue)) <= 130
 
 
 @pytest.mark.parametrize(("cap", "size"), [(96 * KIB, 2155), (128 * KIB, 2048)])
-def test_acks_fit_after_pairs_of_messages_were_copied_into_segments_of_their_own(cap: int, size: int) -> None:
+def test_acks_fit_after_pairs_of_messages_were_copied_into_segments_of_their_own(lab: Lab, cap: int, size: int) -> None:
     """The headers of those segments had taken more than the room for acks, and then more than the cap."""
-    lab = Lab()
     queue = lab.queue(cap=cap)
     while not queue.stats.refused:
         lab.publish_answers(queue, [message(b"x" * size), message(b"y" * size)])
@@ -75,8 +72,9 @@ def test_acks_fit_after_pairs_of_messages_were_copied_into_segments_of_their_own
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_a_log_with_larger_segments_of_an_earlier_version_continues(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    lab = Lab()
+def test_a_log_with_larger_segments_of_an_earlier_version_continues(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     with monkeypatch.context() as earlier:
         for name, value in (("SEGMENTS_PER_CAP", 16), ("AMPLE", 1), ("SLACKS_PER_CAP", 64)):
             earlier.setattr(room, name, value)
@@ -113,8 +111,7 @@ def test_reported_largest_message_is_accepted() -> None:
             assert not most or is_taken(lab, queue, most), f"seed {seed}: {most} bytes were not taken"
 
 
-def test_largest_message_is_zero_when_nothing_is_accepted() -> None:
-    lab = Lab()
+def test_largest_message_is_zero_when_nothing_is_accepted(lab: Lab) -> None:
     queue = lab.queue(cap=MIB, max_message_size=1000)
     assert queue.space().available == 1000
     lab.queue(publish_paused=True)
@@ -126,8 +123,7 @@ def test_largest_message_is_zero_when_nothing_is_accepted() -> None:
     assert queue.space().available == 0
 
 
-def test_queue_that_drops_its_oldest_accepts_more() -> None:
-    lab = Lab()
+def test_queue_that_drops_its_oldest_accepts_more(lab: Lab) -> None:
     queue = lab.queue(cap=MIB, overflow="drop-oldest")
     for _ in range(2000):
         lab.publish(queue, b"x" * 1000)
@@ -135,16 +131,14 @@ def test_queue_that_drops_its_oldest_accepts_more() -> None:
     assert queue.space().available > 100_000
 
 
-def test_reserved_bytes_are_a_small_part_of_the_cap() -> None:
-    lab = Lab()
+def test_reserved_bytes_are_a_small_part_of_the_cap(lab: Lab) -> None:
     queue = lab.queue(cap=10 * MIB)
     assert queue.space().reserved < 0.04 * 10 * MIB
     lab.publish(queue, *[b"x" * 1000] * 100)
     assert queue.space().reserved < 0.04 * 10 * MIB + 100 * 30
 
 
-def test_messages_refused_for_room_are_counted() -> None:
-    lab = Lab()
+def test_messages_refused_for_room_are_counted(lab: Lab) -> None:
     queue = lab.queue(cap=64 * KIB)
     fill(lab, queue, 5000)
     assert queue.stats.refused == 1
@@ -157,8 +151,7 @@ def test_messages_refused_for_room_are_counted() -> None:
     assert (queue.stats.refused, queue.space().refused_last_minute) == (7, 1)
 
 
-def test_messages_refused_for_other_reasons_are_not_counted() -> None:
-    lab = Lab()
+def test_messages_refused_for_other_reasons_are_not_counted(lab: Lab) -> None:
     queue = lab.queue(cap=64 * KIB, max_message_size=100, publish_paused=True)
     lab.publish_answers(queue, [message(b"x")])
     lab.queue(publish_paused=False)
@@ -166,9 +159,8 @@ def test_messages_refused_for_other_reasons_are_not_counted() -> None:
     assert queue.stats.refused == 0
 
 
-def test_queue_in_creation_reports_its_largest_message() -> None:
+def test_queue_in_creation_reports_its_largest_message(lab: Lab) -> None:
     """GET /v2/stats was answered with 500 meanwhile."""
-    lab = Lab()
     queue = lab.broker.ensure(queue_name("new"))
     at_once = queue.space()
     lab.settle()

@@ -63,8 +63,7 @@ class FailingFiles:
 
 @pytest.mark.parametrize("how", ["purge", "delete"])
 @pytest.mark.parametrize("restart", ["", "shutdown", "kill", "power"])
-def test_purge_erases_the_journal_too(how: str, restart: str) -> None:
-    lab = Lab()
+def test_purge_erases_the_journal_too(lab: Lab, how: str, restart: str) -> None:
     two(lab)
     transact(lab, a=b"top " + SECRET, b=b"other")
     transact(lab, a=b"short", b=b"other")  # written over a part of it
@@ -82,8 +81,7 @@ def test_purge_erases_the_journal_too(how: str, restart: str) -> None:
     assert [lab.bodies(queue) for queue in two(lab)] == [[b"more"], [b"other", b"other", b"more"]]
 
 
-def test_unfinished_transaction_keeps_only_missing_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = Lab()
+def test_unfinished_transaction_keeps_only_missing_parts(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = two(lab)
     failing = FailingFiles(lab, monkeypatch)
     failing.paths = (second.log.directory, "redo.")
@@ -98,8 +96,7 @@ def test_unfinished_transaction_keeps_only_missing_parts(monkeypatch: pytest.Mon
     assert [lab.bodies(queue) for queue in two(lab)] == [[], [b"kept"]]
 
 
-def test_purge_between_transactions_keeps_each_whole() -> None:
-    lab = Lab()
+def test_purge_between_transactions_keeps_each_whole(lab: Lab) -> None:
     first, _ = two(lab)
     transact(lab, a=SECRET, b=b"other")
     answers: list[CurbstoneError | None] = []
@@ -115,8 +112,7 @@ def test_purge_between_transactions_keeps_each_whole() -> None:
     assert lab.bodies(lab.queue("b"))[1:] == [b"%d" % number for number in range(1, 20)]
 
 
-def test_queue_deleted_with_a_part_in_flight_leaves_nothing_in_the_journal() -> None:
-    lab = Lab()
+def test_queue_deleted_with_a_part_in_flight_leaves_nothing_in_the_journal(lab: Lab) -> None:
     first, _ = two(lab)
     answers: list[CurbstoneError | None] = []
     begin(lab, {"a": SECRET, "b": b"kept"}, answers)
@@ -131,9 +127,8 @@ def test_queue_deleted_with_a_part_in_flight_leaves_nothing_in_the_journal() -> 
 
 
 @pytest.mark.source
-def test_broken_queue_leaves_nothing_in_the_journal_when_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_queue_leaves_nothing_in_the_journal_when_deleted(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its part stayed there until the next start, as one that was still to be written."""
-    lab = Lab()
     lab.expects_faults = True
     first, second = two(lab)
     answers: list[CurbstoneError | None] = []
@@ -156,9 +151,9 @@ def test_broken_queue_leaves_nothing_in_the_journal_when_deleted(monkeypatch: py
 
 
 def test_journal_that_cannot_be_rewritten_refuses_a_purge_until_it_can(
+    lab: Lab,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lab = Lab()
     first, _ = two(lab)
     transact(lab, a=SECRET, b=b"other")
     with monkeypatch.context() as during:
@@ -249,8 +244,7 @@ def test_a_transaction_larger_than_the_journal_is_refused(monkeypatch: pytest.Mo
     assert [lab.bodies(queue) for queue in two(lab)] == [[b"m"]] * 2
 
 
-def test_waiting_part_gets_room_while_others_publish() -> None:
-    lab = Lab()
+def test_waiting_part_gets_room_while_others_publish(lab: Lab) -> None:
     queues = two(lab)
     answers: list[CurbstoneError | None] = []
     transaction = lab.broker.transaction()

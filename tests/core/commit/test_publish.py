@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import TriesRecord
 from curbstone.core.engine.write_queue import AtomicWrite, Publish, Release, StagedMark
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue
@@ -12,18 +13,14 @@ from curbstone.core.names import queue_name
 from tests.kit.lab import Lab, Peer, message, numbered
 
 
-def test_list_is_confirmed_together_with_consecutive_seqs() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_list_is_confirmed_together_with_consecutive_seqs(lab: Lab, queue: LocalQueue) -> None:
     messages = [message(body) for body in numbered(5)]
     assert lab.publish_answers(queue, messages) == [(None, 1, 5)]
     assert [found.seq for found in messages] == [1, 2, 3, 4, 5]
     assert lab.bodies(queue) == numbered(5)
 
 
-def test_nothing_is_confirmed_or_delivered_before_it_is_on_disk() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_nothing_is_confirmed_or_delivered_before_it_is_on_disk(lab: Lab, queue: LocalQueue) -> None:
     peer = Peer(lab, queue)
     answers: list[object] = []
     queue.publish([message("a")], lambda *given: answers.append(given))
@@ -33,9 +30,7 @@ def test_nothing_is_confirmed_or_delivered_before_it_is_on_disk() -> None:
     assert answers == [(None, 1, 1)] and peer.bodies == [b"a"]
 
 
-def test_publishes_during_a_sync_join_the_next_commit() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_publishes_during_a_sync_join_the_next_commit(lab: Lab, queue: LocalQueue) -> None:
     commits = queue.stats.commits
     for number in range(50):
         queue.publish([message(b"%d" % number)], lambda *_: None)
@@ -47,15 +42,12 @@ def test_publishes_during_a_sync_join_the_next_commit() -> None:
     assert queue.stats.commits - commits == 2
 
 
-def test_an_empty_list_is_answered() -> None:
-    lab = Lab()
+def test_an_empty_list_is_answered(lab: Lab) -> None:
     assert lab.publish_answers(lab.queue(), []) == [(None, 0, 0)]
 
 
 @pytest.mark.parametrize("body", [b"", b"\0", bytes(range(256)), b"x" * 300_000], ids=["empty", "nul", "all", "large"])
-def test_any_body_and_headers_round_trip_over_restarts(body: bytes) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_any_body_and_headers_round_trip_over_restarts(lab: Lab, queue: LocalQueue, body: bytes) -> None:
     lab.publish_messages(queue, [Message(body, b"content-type:a/b\nx\\c:\\\\\n"), Message(body)])
     for how in ("shutdown", "kill", "power"):
         lab.restart(how)
@@ -64,9 +56,7 @@ def test_any_body_and_headers_round_trip_over_restarts(body: bytes) -> None:
         assert [(m.body, m.headers) for m in found] == [(body, b"content-type:a/b\nx\\c:\\\\\n"), (body, b"")]
 
 
-def test_a_message_keeps_its_publish_time_and_id() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_message_keeps_its_publish_time_and_id(lab: Lab, queue: LocalQueue) -> None:
     published_ms = lab.host.wall_ms()
     lab.publish(queue, "a")
     lab.pass_time(5000)
@@ -78,8 +68,7 @@ def test_a_message_keeps_its_publish_time_and_id() -> None:
         queue = lab.again(queue)
 
 
-def test_message_id_needs_no_escaping() -> None:
-    lab = Lab()
+def test_message_id_needs_no_escaping(lab: Lab) -> None:
     text = lab.queue().message_id(12345)
     assert not set(text) & set(": \\,/\r\n") and text.isascii()
 
@@ -90,8 +79,7 @@ def test_foreign_message_id_is_reported(text: str) -> None:
     assert queue.parse_id(text.format(uid=queue.uid)) is None
 
 
-def test_ids_differ_between_queues_and_recreations() -> None:
-    lab = Lab()
+def test_ids_differ_between_queues_and_recreations(lab: Lab) -> None:
     uids = {lab.queue("a").uid, lab.queue("b").uid}
     lab.answer(lambda done: lab.broker.delete(queue_name("a"), done))
     uids.add(lab.queue("a").uid)
@@ -117,8 +105,7 @@ def test_seqs_never_repeat_when_everything_was_settled_before_a_restart(how: str
     assert lab.publish(lab.again(queue), "b") == [last + 2]
 
 
-def test_too_large_message_in_a_list_is_refused_alone() -> None:
-    lab = Lab()
+def test_too_large_message_in_a_list_is_refused_alone(lab: Lab) -> None:
     queue = lab.queue(max_message_size=10)
     sizes = [1, 11, 10, 12, 13, 2]
     answers = lab.publish_answers(queue, [message(b"x" * size) for size in sizes])
@@ -129,8 +116,7 @@ def test_too_large_message_in_a_list_is_refused_alone() -> None:
     assert "12 bytes, the queue's max_message_size is 10" in str(answers[3][0])
 
 
-def test_too_large_message_refuses_an_atomic_list() -> None:
-    lab = Lab()
+def test_too_large_message_refuses_an_atomic_list(lab: Lab) -> None:
     queue = lab.queue(max_message_size=10)
     messages = [message(b"x" * size) for size in (1, 11, 2)]
     ((error, first, count),) = lab.publish_answers(queue, messages, atomic=True)
@@ -138,8 +124,7 @@ def test_too_large_message_refuses_an_atomic_list() -> None:
     assert lab.bodies(queue) == []
 
 
-def test_an_atomic_list_that_could_never_fit_is_too_large() -> None:
-    lab = Lab()
+def test_an_atomic_list_that_could_never_fit_is_too_large(lab: Lab) -> None:
     queue = lab.queue(cap=64 * 1024)
     ((error, _, count),) = lab.publish_answers(queue, [message(b"x" * 4096) for _ in range(10)], atomic=True)
     assert isinstance(error, MessageTooLarge) and count == 10
@@ -154,8 +139,7 @@ def test_answers_cover_a_list_that_takes_several_commits_in_order() -> None:
     assert seqs == list(range(1, 2001)) and len(answers) > 1
 
 
-def test_a_publish_to_a_queue_that_is_being_created_waits_for_it() -> None:
-    lab = Lab()
+def test_a_publish_to_a_queue_that_is_being_created_waits_for_it(lab: Lab) -> None:
     queue = lab.broker.ensure(queue_name("new"))
     assert not queue.counts().rdy
     assert lab.publish(queue, "a", "b") == [1, 2]
@@ -163,16 +147,13 @@ def test_a_publish_to_a_queue_that_is_being_created_waits_for_it() -> None:
     assert lab.bodies(lab.again(queue)) == [b"a", b"b"]
 
 
-def test_a_publish_to_a_deleted_queue_is_refused() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_publish_to_a_deleted_queue_is_refused(lab: Lab, queue: LocalQueue) -> None:
     lab.answer(lambda done: lab.broker.delete(queue.name, done))
     ((error, _, count),) = lab.publish_answers(queue, [message("a"), message("b")])
     assert isinstance(error, NoSuchQueue) and count == 2
 
 
-def test_publishers_of_one_turn_are_answered_in_their_order() -> None:
-    lab = Lab()
+def test_publishers_of_one_turn_are_answered_in_their_order(lab: Lab) -> None:
     queue = lab.queue(max_message_size=10)
     order: list[tuple[int, CurbstoneError | None]] = []
     for number, size in enumerate([1, 11, 1, 12, 1]):
@@ -182,9 +163,7 @@ def test_publishers_of_one_turn_are_answered_in_their_order() -> None:
     assert [error is None for _, error in order] == [True, False, True, False, True]
 
 
-def test_the_disk_is_synced_once_per_commit_and_not_per_message() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_the_disk_is_synced_once_per_commit_and_not_per_message(lab: Lab, queue: LocalQueue) -> None:
     before = lab.disk.ops
     lab.publish(queue, *numbered(1000))
     assert lab.disk.ops - before < 10

@@ -32,9 +32,7 @@ def publish(lab: Lab, queue: LocalQueue, *messages: Message, atomic: bool = Fals
 
 
 @pytest.mark.parametrize("atomic", [False, True])
-def test_a_message_replaces_the_one_of_its_name_that_waits(atomic: bool) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_message_replaces_the_one_of_its_name_that_waits(lab: Lab, queue: LocalQueue, atomic: bool) -> None:
     publish(lab, queue, named("a", "1"), named("b", "2"), Message(b"3"), atomic=atomic)
     publish(lab, queue, named("a", "4"), atomic=atomic)
     assert lab.bodies(queue) == [b"2", b"3", b"4"]
@@ -47,9 +45,9 @@ def test_a_message_replaces_the_one_of_its_name_that_waits(atomic: bool) -> None
 
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("is_consumed", [False, True])
-def test_last_of_many_with_one_name_in_a_batch_replaces_the_others(atomic: bool, is_consumed: bool) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_last_of_many_with_one_name_in_a_batch_replaces_the_others(
+    lab: Lab, queue: LocalQueue, atomic: bool, is_consumed: bool
+) -> None:
     peer = Peer(lab, queue, window=1) if is_consumed else None
     publish(lab, queue, *[named("a", str(number)) for number in range(100)], Message(b"other"), atomic=atomic)
     if peer is not None:
@@ -64,9 +62,7 @@ def test_last_of_many_with_one_name_in_a_batch_replaces_the_others(atomic: bool,
     check_room(queue)
 
 
-def test_delivered_message_is_not_replaced_and_another_waits() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_delivered_message_is_not_replaced_and_another_waits(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, named("a", "1"))
     peer = Peer(lab, queue, window=1)
     publish(lab, queue, named("a", "2"))
@@ -78,9 +74,7 @@ def test_delivered_message_is_not_replaced_and_another_waits() -> None:
     assert peer.bodies == [b"1", b"1", b"3"]
 
 
-def test_requeued_message_is_replaced() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_requeued_message_is_replaced(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, named("a", "1"))
     (lease,) = lab.lease(queue)
     lab.answer(partial(queue.settle_leases, [lease.token], Outcome.NACK))
@@ -89,8 +83,7 @@ def test_requeued_message_is_replaced() -> None:
     check_room(queue)
 
 
-def test_waiting_message_is_replaced_per_group() -> None:
-    lab = Lab()
+def test_waiting_message_is_replaced_per_group(lab: Lab) -> None:
     queue = lab.queue(groups=["g"])
     publish(lab, queue, named("a", "1"))
     lab.lease(queue)
@@ -99,9 +92,7 @@ def test_waiting_message_is_replaced_per_group() -> None:
     assert [(found.message.body, found.state) for found in lab.peek(queue)] == [(b"1", "wip"), (b"2", "rdy")]
 
 
-def test_delayed_replacement_debounces() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_delayed_replacement_debounces(lab: Lab, queue: LocalQueue) -> None:
     peer = Peer(lab, queue)
     for number in range(5):
         publish(lab, queue, named("a", str(number), delay_ms=1000))
@@ -113,9 +104,7 @@ def test_delayed_replacement_debounces() -> None:
     check_room(queue)
 
 
-def test_longest_wait_delivers_despite_replacements() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_longest_wait_delivers_despite_replacements(lab: Lab, queue: LocalQueue) -> None:
     peer = Peer(lab, queue)
     for number in range(30):
         publish(lab, queue, named("a", str(number), delay_ms=1000, most_ms=3000))
@@ -126,9 +115,7 @@ def test_longest_wait_delivers_despite_replacements() -> None:
     assert lab.bodies(queue) == peer.bodies
 
 
-def test_longest_wait_survives_a_restart() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_longest_wait_survives_a_restart(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, named("a", "1", delay_ms=60_000, most_ms=3000))
     lab.restart("power", after_ms=2000)
     queue = lab.again(queue)
@@ -139,9 +126,7 @@ def test_longest_wait_survives_a_restart() -> None:
     assert peer.bodies == [b"2"]
 
 
-def test_message_past_the_longest_wait_is_not_replaced() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_message_past_the_longest_wait_is_not_replaced(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, named("a", "1", most_ms=1000))
     lab.pass_time(1000)
     publish(lab, queue, named("a", "2", most_ms=1000))
@@ -150,9 +135,7 @@ def test_message_past_the_longest_wait_is_not_replaced() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_only_the_replacement_survives_any_restart(how: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_only_the_replacement_survives_any_restart(lab: Lab, queue: LocalQueue, how: str) -> None:
     publish(lab, queue, named("a", "1"), named("a", "2"))
     publish(lab, queue, named("a", "3"))
     lab.restart(how)
@@ -179,9 +162,7 @@ def test_crash_at_any_call_leaves_the_old_or_the_new_message(calls: int) -> None
 
 
 @pytest.mark.parametrize("delay_ms", [0, 3000])
-def test_failed_replacement_keeps_the_old_message(delay_ms: int) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_failed_replacement_keeps_the_old_message(lab: Lab, queue: LocalQueue, delay_ms: int) -> None:
     lab.publish(queue, b"first")
     publish(lab, queue, named("a", "old", delay_ms=delay_ms))
     peer = Peer(lab, queue, window=1)
@@ -198,9 +179,7 @@ def test_failed_replacement_keeps_the_old_message(delay_ms: int) -> None:
     check_room(queue)
 
 
-def test_message_being_replaced_is_not_delivered() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_message_being_replaced_is_not_delivered(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, named("a", "old"))
     queue.publish([named("a", "new")], lambda *_: None)
     lab.host.turn()
@@ -212,9 +191,7 @@ def test_message_being_replaced_is_not_delivered() -> None:
     assert list(peer.unsettled) == [2]
 
 
-def test_replacement_with_an_ordering_key_moves_to_the_end() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_replacement_with_an_ordering_key_moves_to_the_end(lab: Lab, queue: LocalQueue) -> None:
     block = headers.encode([("x-key", "k"), ("x-replace", "a")])
     peer = Peer(lab, queue)
     lab.publish(queue, b"1", headers=b"x-key:k\n")
@@ -227,17 +204,14 @@ def test_replacement_with_an_ordering_key_moves_to_the_end() -> None:
     check_room(queue)
 
 
-def test_replacement_has_its_own_priority() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_replacement_has_its_own_priority(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, named("a", "low", level=1), Message(b"4"))
     publish(lab, queue, named("a", "high", level=10))
     assert queue.by_priority() == {9: 1, 4: 1}
     assert lab.pop_all(queue) == [b"high", b"4"]
 
 
-def test_undo_does_not_restore_replaced_messages() -> None:
-    lab = Lab()
+def test_undo_does_not_restore_replaced_messages(lab: Lab) -> None:
     queue = lab.queue(undo=3600)
     publish(lab, queue, named("a", "1"))
     publish(lab, queue, named("a", "2"))
@@ -248,17 +222,13 @@ def test_undo_does_not_restore_replaced_messages() -> None:
     assert lab.bodies(queue) == [b"3"]
 
 
-def test_replaced_message_is_logged_as_replaced() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_replaced_message_is_logged_as_replaced(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, named("a", "1"))
     publish(lab, queue, named("a", "2"))
     assert not Reason.REPLACED.is_done and queue.stats.acked == 0
 
 
-def test_unique_and_replacing_names_are_separate() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_unique_and_replacing_names_are_separate(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, named("a", "1"))
     publish(lab, queue, unique("a", b"2"))
     publish(lab, queue, named("a", "3"))
@@ -266,8 +236,7 @@ def test_unique_and_replacing_names_are_separate() -> None:
     assert asked_name(b"x-replace:a\nx-replace-max:5\n")[1:] == (False, True, 5)
 
 
-def test_transaction_replaces_in_each_of_its_queues() -> None:
-    lab = Lab()
+def test_transaction_replaces_in_each_of_its_queues(lab: Lab) -> None:
     queues = [lab.queue("one"), lab.queue("two")]
     for queue in queues:
         publish(lab, queue, named("a", "old"))

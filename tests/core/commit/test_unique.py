@@ -35,9 +35,7 @@ def publish(lab: Lab, queue: LocalQueue, *messages: Message, atomic: bool = Fals
 
 
 @pytest.mark.parametrize("atomic", [False, True])
-def test_a_message_is_left_out_while_another_one_has_its_name(atomic: bool) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_message_is_left_out_while_another_one_has_its_name(lab: Lab, queue: LocalQueue, atomic: bool) -> None:
     assert publish(lab, queue, named("a", b"1"), named("b", b"2"), atomic=atomic) == [1, 2]
     assert publish(lab, queue, named("a", b"3"), named("c", b"4"), named("b", b"5"), atomic=atomic) == [-1, 3, -2]
     assert lab.bodies(queue) == [b"1", b"2", b"4"]
@@ -47,17 +45,13 @@ def test_a_message_is_left_out_while_another_one_has_its_name(atomic: bool) -> N
 
 
 @pytest.mark.parametrize("atomic", [False, True])
-def test_first_of_a_list_gets_the_unique_name(atomic: bool) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_first_of_a_list_gets_the_unique_name(lab: Lab, queue: LocalQueue, atomic: bool) -> None:
     given = [named("a", b"1"), named("a", b"2"), Message(b"3"), named("a", b"4")]
     assert publish(lab, queue, *given, atomic=atomic) == [1, -1, 2, -1]
     assert lab.bodies(queue) == [b"1", b"3"]
 
 
-def test_unique_names_hold_across_publishes_in_one_batch() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_unique_names_hold_across_publishes_in_one_batch(lab: Lab, queue: LocalQueue) -> None:
     mine = [named("a", b"%d" % number) for number in range(5)]
     answers: list[tuple[int, int]] = []
     for message in mine:
@@ -68,14 +62,12 @@ def test_unique_names_hold_across_publishes_in_one_batch() -> None:
     assert lab.bodies(queue) == [b"0"]
 
 
-def test_unique_names_are_per_queue() -> None:
-    lab = Lab()
+def test_unique_names_are_per_queue(lab: Lab) -> None:
     assert publish(lab, lab.queue("a"), named("n")) == publish(lab, lab.queue("b"), named("n")) == [1]
 
 
 @pytest.mark.parametrize("ending", ["ack", "pop", "reject", "purge", "expiry", "by id", "oldest", "dead letter"])
-def test_name_is_released_however_its_message_ends(ending: str) -> None:
-    lab = Lab()
+def test_name_is_released_however_its_message_ends(lab: Lab, ending: str) -> None:
     lab.queue("dead")
     overflow = "drop-oldest" if ending == "oldest" else "refuse"
     queue = lab.queue(dead_letter="dead" if ending == "dead letter" else "", overflow=overflow, cap=64 * 1024)
@@ -111,8 +103,7 @@ def test_message_holds_its_name_in_every_state(waiting: str) -> None:
     assert publish(lab, queue, named("a")) == [-1]
 
 
-def test_name_is_held_until_the_last_group_settles() -> None:
-    lab = Lab()
+def test_name_is_held_until_the_last_group_settles(lab: Lab) -> None:
     queue = lab.queue(groups=["g"])
     publish(lab, queue, named("a"))
     assert lab.pop(queue) == b"x"
@@ -121,8 +112,7 @@ def test_name_is_held_until_the_last_group_settles() -> None:
     assert publish(lab, queue, named("a")) == [2]
 
 
-def test_name_until_delivered_is_released_after_delivery_in_every_group() -> None:
-    lab = Lab()
+def test_name_until_delivered_is_released_after_delivery_in_every_group(lab: Lab) -> None:
     queue = lab.queue(groups=["g"])
     publish(lab, queue, named("a", until="delivered"))
     peer = Peer(lab, queue)
@@ -135,9 +125,7 @@ def test_name_until_delivered_is_released_after_delivery_in_every_group() -> Non
     assert publish(lab, queue, named("a")) == [3], "the second was delivered, too"
 
 
-def test_name_until_delivered_stays_released_after_a_crash() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_name_until_delivered_stays_released_after_a_crash(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, named("a", until="delivered"), named("b", until="delivered"))
     lab.lease(queue)
     lab.settle()
@@ -150,9 +138,7 @@ def test_name_until_delivered_stays_released_after_a_crash() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_names_survive_restarts(how: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_names_survive_restarts(lab: Lab, queue: LocalQueue, how: str) -> None:
     publish(lab, queue, named("a"), named("b"), named("c"))
     lab.pop(queue)
     for _ in range(2):
@@ -163,8 +149,7 @@ def test_names_survive_restarts(how: str) -> None:
     check_room(queue)
 
 
-def test_names_outlive_their_segments() -> None:
-    lab = Lab()
+def test_names_outlive_their_segments(lab: Lab) -> None:
     queue = lab.queue(cap=64 * 1024)
     publish(lab, queue, named("kept"), named("gone"))
     lab.lease(queue, 2)
@@ -180,9 +165,7 @@ def test_names_outlive_their_segments() -> None:
     check_room(queue)
 
 
-def test_failed_commit_reserves_no_name() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_failed_commit_reserves_no_name(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, b"x")
     lab.disk.eio_chance = 1.0
     messages = [named("a"), named("a")]
@@ -194,10 +177,10 @@ def test_failed_commit_reserves_no_name() -> None:
 
 
 @pytest.mark.source
-def test_name_is_held_until_a_delayed_settle_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_is_held_until_a_delayed_settle_is_logged(
+    lab: Lab, queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A crash would have brought the first message back beside the second."""
-    lab = Lab()
-    queue = lab.queue()
     publish(lab, queue, named("a"))
     peer = Peer(lab, queue)
     monkeypatch.setattr(Batch, "take_records", lambda self: None)
@@ -218,9 +201,7 @@ def test_name_is_held_until_a_delayed_settle_is_logged(monkeypatch: pytest.Monke
 # --- with everything else
 
 
-def test_a_transaction_may_settle_a_message_and_publish_another_with_its_name() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_transaction_may_settle_a_message_and_publish_another_with_its_name(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, named("a"), named("b"))
     peer = Peer(lab, queue)
     transaction = lab.broker.transaction()
@@ -233,8 +214,7 @@ def test_a_transaction_may_settle_a_message_and_publish_another_with_its_name() 
 
 
 @pytest.mark.parametrize("calls", [*range(0, 24, 2), None])
-def test_each_queue_of_a_transaction_checks_names_itself_also_after_a_crash(calls: int | None) -> None:
-    lab = Lab()
+def test_each_queue_of_a_transaction_checks_names_itself_also_after_a_crash(lab: Lab, calls: int | None) -> None:
     first, second = lab.queue("first"), lab.queue("second")
     publish(lab, first, named("a"))
     transaction = lab.broker.transaction()
@@ -255,8 +235,7 @@ def test_each_queue_of_a_transaction_checks_names_itself_also_after_a_crash(call
     check_room(first)
 
 
-def test_event_names_are_unique_per_queue() -> None:
-    lab = Lab()
+def test_event_names_are_unique_per_queue(lab: Lab) -> None:
     queues = [lab.queue("a"), lab.queue("b")]
     for queue in queues:
         lab.answer(partial(lab.broker.bind, "e", queue.name))
@@ -265,9 +244,7 @@ def test_event_names_are_unique_per_queue() -> None:
     assert [lab.bodies(queue) for queue in queues] == [[b"x"], [b"event"]]
 
 
-def test_idempotency_key_is_checked_before_the_name_and_consumed_by_a_duplicate() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_idempotency_key_is_checked_before_the_name_and_consumed_by_a_duplicate(lab: Lab, queue: LocalQueue) -> None:
     key = IdempotencyKey("k", b"content")
     publish(lab, queue, named("a"))
     left_out = named("a")
@@ -280,9 +257,7 @@ def test_idempotency_key_is_checked_before_the_name_and_consumed_by_a_duplicate(
     assert lab.bodies(queue) == []
 
 
-def test_duplicate_name_consumes_the_producer_number() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_duplicate_name_consumes_the_producer_number(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, named("a"))
     producer = b"p" * 16
     answers: list[object] = []
@@ -300,8 +275,7 @@ def test_duplicate_name_consumes_the_producer_number() -> None:
     assert lab.bodies(queue) == []
 
 
-def test_dead_letters_and_redrives_need_no_name() -> None:
-    lab = Lab()
+def test_dead_letters_and_redrives_need_no_name(lab: Lab) -> None:
     dead = lab.queue("dead")
     queue = lab.queue(dead_letter="dead")
     for body in (b"1", b"2"):
@@ -316,8 +290,7 @@ def test_dead_letters_and_redrives_need_no_name() -> None:
     assert lab.bodies(queue) == [b"3", b"1", b"2"]
 
 
-def test_undo_restores_the_name_unless_taken() -> None:
-    lab = Lab()
+def test_undo_restores_the_name_unless_taken(lab: Lab) -> None:
     queue = lab.queue(undo=3600)
     publish(lab, queue, named("a"), named("b"))
     lab.pop_all(queue)
@@ -342,9 +315,7 @@ def test_refused_message_reserves_no_name() -> None:
 # --- bounds
 
 
-def test_names_expire_after_their_messages() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_names_expire_after_their_messages(lab: Lab, queue: LocalQueue) -> None:
     for number in range(200):
         publish(lab, queue, named(f"n{number}"))
         lab.pop(queue)
@@ -352,8 +323,7 @@ def test_names_expire_after_their_messages() -> None:
     check_room(queue)
 
 
-def test_full_queue_drops_unused_names_before_refusing() -> None:
-    lab = Lab()
+def test_full_queue_drops_unused_names_before_refusing(lab: Lab) -> None:
     queue = lab.queue(cap=64 * 1024)
     stored = 0
     with pytest.raises(QueueFull):
@@ -371,9 +341,7 @@ def test_full_queue_drops_unused_names_before_refusing() -> None:
 
 
 @pytest.mark.source
-def test_names_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_names_are_limited(lab: Lab, queue: LocalQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(queue.facts), "most", lambda self, note: 3)
     publish(lab, queue, named("a"), named("b"), named("c"))
     (error, _, _), *_ = lab.publish_answers(queue, [named("d")])

@@ -18,9 +18,7 @@ def dead_facts(lab: Lab, queue: LocalQueue) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_acked_message_never_returns(how: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_acked_message_never_returns(lab: Lab, queue: LocalQueue, how: str) -> None:
     lab.publish(queue, *numbered(6))
     peer = Peer(lab, queue)
     peer.ack(2, 5, 1)
@@ -28,9 +26,7 @@ def test_acked_message_never_returns(how: str) -> None:
     assert lab.bodies(lab.again(queue)) == [numbered(6)[index] for index in (2, 3, 5)]
 
 
-def test_an_ack_is_confirmed_only_when_it_is_on_disk() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_an_ack_is_confirmed_only_when_it_is_on_disk(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a")
     peer = Peer(lab, queue)
     confirmed: list[object] = []
@@ -43,9 +39,7 @@ def test_an_ack_is_confirmed_only_when_it_is_on_disk() -> None:
 
 @pytest.mark.parametrize("seqs", [[3], [1, 3], [1, 1], [1, 2, 1], [0], [-1]])
 @pytest.mark.parametrize("call", ["ack", "nack", "reject"])
-def test_settling_unheld_messages_changes_nothing(call: str, seqs: list[int]) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_settling_unheld_messages_changes_nothing(lab: Lab, queue: LocalQueue, call: str, seqs: list[int]) -> None:
     lab.publish(queue, *numbered(3))
     peer = Peer(lab, queue, window=2)
     with pytest.raises(StaleDelivery):
@@ -54,9 +48,7 @@ def test_settling_unheld_messages_changes_nothing(call: str, seqs: list[int]) ->
     assert list(peer.consumer.unsettled) == [1, 2] and queue.counts()[:3] == (1, 2, 0)
 
 
-def test_settling_twice_is_stale() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_settling_twice_is_stale(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a")
     peer = Peer(lab, queue)
     peer.ack(1)
@@ -64,18 +56,14 @@ def test_settling_twice_is_stale() -> None:
         peer.consumer.ack([1])
 
 
-def test_unsettled_is_in_the_order_of_delivery() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_unsettled_is_in_the_order_of_delivery(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(4))
     peer = Peer(lab, queue)
     peer.nack(2)
     assert list(peer.consumer.unsettled) == [1, 3, 4, 2]
 
 
-def test_a_nacked_message_returns_to_its_place_with_one_more_try() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_nacked_message_returns_to_its_place_with_one_more_try(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(5))
     peer = Peer(lab, queue, window=3)
     peer.consumer.hold()
@@ -85,9 +73,7 @@ def test_a_nacked_message_returns_to_its_place_with_one_more_try() -> None:
     assert lab.pop_all(queue) == [numbered(5)[index] for index in (0, 1, 3, 4)]
 
 
-def test_tries_count_up_and_survive_every_restart() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_tries_count_up_and_survive_every_restart(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a")
     for tries, how in enumerate(["shutdown", "kill", "power"] * 2):
         peer = Peer(lab, queue)
@@ -100,9 +86,7 @@ def test_tries_count_up_and_survive_every_restart() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_message_held_at_a_restart_is_redelivered(how: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_message_held_at_a_restart_is_redelivered(lab: Lab, queue: LocalQueue, how: str) -> None:
     lab.publish(queue, "a", "b", "c")
     Peer(lab, queue, window=2)
     lab.restart(how)  # no time has passed: what was handed out is written down at once
@@ -112,8 +96,7 @@ def test_message_held_at_a_restart_is_redelivered(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_message_leased_from_a_backlog_is_marked_redelivered(how: str) -> None:
-    lab = Lab()
+def test_message_leased_from_a_backlog_is_marked_redelivered(lab: Lab, how: str) -> None:
     queue = lab.queue(groups=["g"])
     lab.publish(queue, "a", "b", "c")
     lab.lease(queue, 2)
@@ -124,9 +107,7 @@ def test_message_leased_from_a_backlog_is_marked_redelivered(how: str) -> None:
     assert Peer(lab, queue, group="g").tries == [1, 0, 0]
 
 
-def test_delivery_mark_is_written_only_after_new_deliveries() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_delivery_mark_is_written_only_after_new_deliveries(lab: Lab, queue: LocalQueue) -> None:
     peer = Peer(lab, queue, window=2)
     before = queue.stats.commits
     lab.publish(queue, "a", "b")  # who will get them is said in the same batch
@@ -138,9 +119,7 @@ def test_delivery_mark_is_written_only_after_new_deliveries() -> None:
     assert queue.stats.commits == before + 3
 
 
-def test_nack_delay_lets_others_pass() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_nack_delay_lets_others_pass(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a", "b")
     peer = Peer(lab, queue)
     peer.nack(1, delay_ms=1000)
@@ -152,8 +131,7 @@ def test_nack_delay_lets_others_pass() -> None:
     assert peer.given[2].mature_ms == lab.host.wall_ms()
 
 
-def test_a_plain_nack_takes_the_queues_delay_and_a_given_one_its_own() -> None:
-    lab = Lab()
+def test_a_plain_nack_takes_the_queues_delay_and_a_given_one_its_own(lab: Lab) -> None:
     queue = lab.queue(nack_delay=2.5)
     lab.publish(queue, "a", "b")
     peer = Peer(lab, queue)
@@ -164,9 +142,7 @@ def test_a_plain_nack_takes_the_queues_delay_and_a_given_one_its_own() -> None:
     assert peer.seqs == [1, 2, 2, 1]
 
 
-def test_a_rejected_message_without_a_dead_letter_queue_is_dropped_and_counted() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_rejected_message_without_a_dead_letter_queue_is_dropped_and_counted(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a")
     Peer(lab, queue).reject(1, error="bad")
     assert queue.counts()[:3] == (0, 0, 0) and queue.stats.dropped == 1
@@ -174,8 +150,7 @@ def test_a_rejected_message_without_a_dead_letter_queue_is_dropped_and_counted()
     assert lab.bodies(lab.again(queue)) == []
 
 
-def test_rejected_message_is_dead_lettered_with_its_origin_and_reason() -> None:
-    lab = Lab()
+def test_rejected_message_is_dead_lettered_with_its_origin_and_reason(lab: Lab) -> None:
     queue = lab.queue(dead_letter="dead")
     lab.publish_messages(queue, [Message(b"a", b"k:v\n")])
     Peer(lab, queue).reject(1, error="no: good\n")
@@ -195,8 +170,7 @@ def test_rejected_message_is_dead_lettered_with_its_origin_and_reason() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_max_tries_limits_deliveries(most: int) -> None:
-    lab = Lab()
+def test_max_tries_limits_deliveries(lab: Lab, most: int) -> None:
     queue = lab.queue(max_tries=most, dead_letter="dead")
     lab.publish(queue, "a", "b")
     peer = Peer(lab, queue)
@@ -208,8 +182,7 @@ def test_max_tries_limits_deliveries(most: int) -> None:
     assert (facts["x-dead-reason"], facts["x-dead-tries"], facts["x-dead-error"]) == ("max_tries", str(most), "again")
 
 
-def test_closing_a_consumer_counts_as_a_try() -> None:
-    lab = Lab()
+def test_closing_a_consumer_counts_as_a_try(lab: Lab) -> None:
     queue = lab.queue(max_tries=2)
     lab.publish(queue, "a")
     for _ in range(2):
@@ -217,9 +190,7 @@ def test_closing_a_consumer_counts_as_a_try() -> None:
     assert queue.counts()[:3] == (0, 0, 0) and queue.stats.dropped == 1
 
 
-def test_lowered_max_tries_applies_to_earlier_tries() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_lowered_max_tries_applies_to_earlier_tries(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a", "b")
     peer = Peer(lab, queue, window=1)
     for _ in range(3):
@@ -229,8 +200,7 @@ def test_lowered_max_tries_applies_to_earlier_tries() -> None:
     assert Peer(lab, queue).bodies == [b"b"]
 
 
-def test_max_tries_holds_across_restarts() -> None:
-    lab = Lab()
+def test_max_tries_holds_across_restarts(lab: Lab) -> None:
     queue = lab.queue(max_tries=3)
     lab.publish(queue, "a")
     given = 0
@@ -246,8 +216,7 @@ def test_max_tries_holds_across_restarts() -> None:
     assert given <= 3
 
 
-def test_dead_letter_that_dies_again_reports_only_the_last_death() -> None:
-    lab = Lab()
+def test_dead_letter_that_dies_again_reports_only_the_last_death(lab: Lab) -> None:
     queue, dead = lab.queue(dead_letter="dead"), lab.queue("dead", dead_letter="grave")
     lab.publish_messages(queue, [Message(b"a", b"k:v\n")])
     Peer(lab, queue).reject(1, error="first")
@@ -256,8 +225,7 @@ def test_dead_letter_that_dies_again_reports_only_the_last_death() -> None:
     assert facts["x-dead-queue"] == "default/dead" and "x-dead-error" not in facts and facts["k"] == "v"
 
 
-def test_a_reject_is_confirmed_when_the_dead_letter_is_on_disk() -> None:
-    lab = Lab()
+def test_a_reject_is_confirmed_when_the_dead_letter_is_on_disk(lab: Lab) -> None:
     queue = lab.queue(dead_letter="dead")
     lab.publish(queue, *numbered(20))
     Peer(lab, queue).reject(*range(1, 21))
@@ -266,8 +234,7 @@ def test_a_reject_is_confirmed_when_the_dead_letter_is_on_disk() -> None:
     assert lab.bodies(lab.again(queue)) == []
 
 
-def test_full_dead_letter_queue_keeps_the_message_in_its_queue() -> None:
-    lab = Lab()
+def test_full_dead_letter_queue_keeps_the_message_in_its_queue(lab: Lab) -> None:
     queue, dead = lab.queue(dead_letter="dead"), lab.queue("dead", cap=64 * 1024)
     while True:
         ((error, _, _),) = lab.publish_answers(dead, [Message(b"x" * 1000)])
@@ -285,9 +252,7 @@ def test_full_dead_letter_queue_keeps_the_message_in_its_queue() -> None:
     assert queue.counts()[:3] == (0, 0, 0) and peer.seqs == [1]
 
 
-def test_a_queue_is_not_its_own_dead_letter_queue() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_queue_is_not_its_own_dead_letter_queue(lab: Lab, queue: LocalQueue) -> None:
     with pytest.raises(BadRequest, match="can't be its own"):
         lab.broker.declare(queue.name, {"dead_letter": "q"}, lambda _: None)
     assert queue.options.dead_letter == ""
@@ -298,10 +263,8 @@ def test_new_queue_is_not_its_own_dead_letter_queue() -> None:
         Lab().queue("new", dead_letter="new")
 
 
-def test_settling_nothing_is_answered() -> None:
+def test_settling_nothing_is_answered(lab: Lab, queue: LocalQueue) -> None:
     """An ack of no message ended the queue, and a reject of none was never answered."""
-    lab = Lab()
-    queue = lab.queue()
     lab.publish(queue, "m")
     peer = Peer(lab, queue)
     peer.ack()

@@ -19,8 +19,7 @@ def there_is(lab: Lab) -> bool:
     return Q in [queue.name for queue in lab.broker.queues()]
 
 
-def test_unused_queue_is_deleted_after_its_time() -> None:
-    lab = Lab()
+def test_unused_queue_is_deleted_after_its_time(lab: Lab) -> None:
     queue = lab.queue(unused=60)
     lab.pass_time(59_999)
     lab.publish(queue, "publishing is no use")
@@ -33,9 +32,8 @@ def test_unused_queue_is_deleted_after_its_time() -> None:
 
 @pytest.mark.parametrize("how", ["pop", "lease"])
 @pytest.mark.parametrize("is_paused", [False, True])
-def test_polled_empty_queue_is_kept(how: str, is_paused: bool) -> None:
+def test_polled_empty_queue_is_kept(lab: Lab, how: str, is_paused: bool) -> None:
     """It was deleted, with its bindings, so that messages to its event were lost without an error."""
-    lab = Lab()
     queue = lab.queue(unused=60, paused=is_paused)
     for _ in range(10):
         lab.pass_time(50_000)
@@ -47,8 +45,7 @@ def test_polled_empty_queue_is_kept(how: str, is_paused: bool) -> None:
 
 
 @pytest.mark.parametrize("how", ["consumer", "pop", "lease", "wait"])
-def test_auto_delete_time_starts_at_the_last_use(how: str) -> None:
-    lab = Lab()
+def test_auto_delete_time_starts_at_the_last_use(lab: Lab, how: str) -> None:
     queue = lab.queue(unused=60)
     lab.publish(queue, "1")
     lab.pass_time(50_000)
@@ -80,8 +77,7 @@ def use(lab: Lab, queue: LocalQueue, how: str) -> int:
     return 0
 
 
-def test_auto_delete_0_follows_the_last_consumer_or_a_minute() -> None:
-    lab = Lab()
+def test_auto_delete_0_follows_the_last_consumer_or_a_minute(lab: Lab) -> None:
     queue = lab.queue(unused=0)
     first, second = Peer(lab, queue), Peer(lab, queue)
     lab.pass_time(100_000)
@@ -100,8 +96,7 @@ def test_auto_delete_0_follows_the_last_consumer_or_a_minute() -> None:
     assert not there_is(lab)
 
 
-def test_auto_delete_0_counts_a_consumer_closed_during_creation() -> None:
-    lab = Lab()
+def test_auto_delete_0_counts_a_consumer_closed_during_creation(lab: Lab) -> None:
     lab.broker.declare(Q, {"unused": 0}, lambda _error: None)
     queue = lab.broker.get(Q)
     assert queue is not None
@@ -111,8 +106,7 @@ def test_auto_delete_0_counts_a_consumer_closed_during_creation() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_auto_delete_time_restarts_with_the_server(how: str) -> None:
-    lab = Lab()
+def test_auto_delete_time_restarts_with_the_server(lab: Lab, how: str) -> None:
     lab.queue(unused=60)
     lab.pass_time(50_000)
     lab.restart(how)
@@ -122,8 +116,7 @@ def test_auto_delete_time_restarts_with_the_server(how: str) -> None:
     assert not there_is(lab)
 
 
-def test_auto_delete_can_be_changed_on_an_existing_queue() -> None:
-    lab = Lab()
+def test_auto_delete_can_be_changed_on_an_existing_queue(lab: Lab) -> None:
     lab.queue(unused=60)
     lab.queue(unused=None)
     lab.pass_time(100_000)
@@ -135,17 +128,14 @@ def test_auto_delete_can_be_changed_on_an_existing_queue() -> None:
     assert not there_is(lab)
 
 
-def test_deleted_unused_queue_is_not_found() -> None:
-    lab = Lab()
+def test_deleted_unused_queue_is_not_found(lab: Lab) -> None:
     lab.queue(unused=1)
     lab.pass_time(1000)
     with pytest.raises(NoSuchQueue):
         lab.broker.get(Q)
 
 
-def test_paused_queue_accepts_messages_and_delivers_none() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_paused_queue_accepts_messages_and_delivers_none(lab: Lab, queue: LocalQueue) -> None:
     peer = Peer(lab, queue)
     lab.publish(queue, "1")
     lab.queue(paused=True)
@@ -162,8 +152,7 @@ def test_paused_queue_accepts_messages_and_delivers_none() -> None:
     assert peer.bodies == [b"2"]
 
 
-def test_a_nack_without_a_delay_waits_longer_with_each_try() -> None:
-    lab = Lab()
+def test_a_nack_without_a_delay_waits_longer_with_each_try(lab: Lab) -> None:
     queue = lab.queue(nack_delay=1, nack_delay_max=4)
     lab.publish(queue, "1")
     for whole_ms in (1000, 2000, 4000, 4000):

@@ -64,10 +64,9 @@ def test_waiting_dead_letters_are_reported_once_and_retried_in_batches(caplog: p
 
 @pytest.mark.parametrize("why", ["expired", "max_tries", "rejected"])
 def test_message_dying_during_a_stop_is_dead_lettered_after_the_start(
-    why: str, caplog: pytest.LogCaptureFixture
+    lab: Lab, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An orderly stop with rejects under way logged that they could not be dead-lettered."""
-    lab = Lab()
     queue = lab.queue("a", dead_letter="dead", ttl=1 if why == "expired" else 0, max_tries=int(why == "max_tries"))
     lab.publish(queue, b"one")
     peer = Peer(lab, queue)
@@ -135,8 +134,7 @@ def test_refused_dead_letter_does_not_block_others() -> None:
     assert dead.counts().rdy == 100 and sum(queue.counts()[:3]) == 0
 
 
-def test_rejects_of_several_groups_each_end_the_message_in_their_group() -> None:
-    lab = Lab()
+def test_rejects_of_several_groups_each_end_the_message_in_their_group(lab: Lab) -> None:
     dead = lab.queue("dead")
     queue = lab.queue("a", dead_letter="dead", groups=["one", "two"])
     lab.publish(queue, *numbered(20, 10))

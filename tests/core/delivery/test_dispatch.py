@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.errors import NoSuchQueue
 from curbstone.core.message import Delivery
 from tests.kit.lab import Lab, Peer, numbered
 
 
-def test_a_consumer_gets_messages_in_the_order_of_their_seqs() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_consumer_gets_messages_in_the_order_of_their_seqs(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(10))
     peer = Peer(lab, queue)
     lab.publish(queue, *numbered(10))
@@ -21,9 +20,7 @@ def test_a_consumer_gets_messages_in_the_order_of_their_seqs() -> None:
 
 
 @pytest.mark.parametrize("window", [1, 2, 7, 1000])
-def test_a_window_is_never_exceeded_and_is_filled_up_again(window: int) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_window_is_never_exceeded_and_is_filled_up_again(lab: Lab, queue: LocalQueue, window: int) -> None:
     peer = Peer(lab, queue, window=window)
     lab.publish(queue, *numbered(50))
     while peer.consumer.unsettled:
@@ -33,44 +30,34 @@ def test_a_window_is_never_exceeded_and_is_filled_up_again(window: int) -> None:
     assert peer.seqs == list(range(1, 51))
 
 
-def test_consumers_take_turns() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_consumers_take_turns(lab: Lab, queue: LocalQueue) -> None:
     peers = [Peer(lab, queue) for _ in range(3)]
     lab.publish(queue, *numbered(9))
     assert [peer.seqs for peer in peers] == [[1, 4, 7], [2, 5, 8], [3, 6, 9]]
 
 
-def test_round_robin_continues_where_it_ended() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_round_robin_continues_where_it_ended(lab: Lab, queue: LocalQueue) -> None:
     peers = [Peer(lab, queue) for _ in range(3)]
     for body in numbered(6):
         lab.publish(queue, body)
     assert [peer.seqs for peer in peers] == [[1, 4], [2, 5], [3, 6]]
 
 
-def test_a_consumer_of_weight_three_gets_three_shares() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_consumer_of_weight_three_gets_three_shares(lab: Lab, queue: LocalQueue) -> None:
     heavy, light = Peer(lab, queue, weight=3), Peer(lab, queue)
     lab.publish(queue, *numbered(40))
     assert (len(heavy.given), len(light.given)) == (30, 10)
     assert queue.counts().consumers == 2
 
 
-def test_started_share_continues() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_started_share_continues(lab: Lab, queue: LocalQueue) -> None:
     heavy, light = Peer(lab, queue, weight=3), Peer(lab, queue, weight=2)
     for body in numbered(10):
         lab.publish(queue, body)
     assert heavy.seqs == [1, 2, 3, 6, 7, 8] and light.seqs == [4, 5, 9, 10]
 
 
-def test_round_robin_continues_when_consumers_join_and_leave() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_round_robin_continues_when_consumers_join_and_leave(lab: Lab, queue: LocalQueue) -> None:
     first, second = Peer(lab, queue, weight=2), Peer(lab, queue)
     lab.publish(queue, "1")
     first.close()
@@ -80,10 +67,8 @@ def test_round_robin_continues_when_consumers_join_and_leave() -> None:
     assert (second.seqs, third.seqs) == ([1, 2, 4], [3])
 
 
-def test_a_thousand_consumers_of_the_greatest_weight_join_and_leave() -> None:
+def test_a_thousand_consumers_of_the_greatest_weight_join_and_leave(lab: Lab, queue: LocalQueue) -> None:
     """A ring had a place for each point of weight: a million of them took a connection's end 14 seconds, quadratic."""
-    lab = Lab()
-    queue = lab.queue()
     peers = [Peer(lab, queue, weight=1000, window=1) for _ in range(1000)]
     lab.publish(queue, *numbered(1000))
     assert [len(peer.given) for peer in peers] == [1] * 1000
@@ -93,10 +78,10 @@ def test_a_thousand_consumers_of_the_greatest_weight_join_and_leave() -> None:
     assert queue.counts()[:3] == (1000, 0, 0)
 
 
-def test_a_message_costs_the_same_however_many_consumers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_costs_the_same_however_many_consumers_there_are(
+    lab: Lab, queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each was asked for its room, and told when nothing was ready."""
-    lab = Lab()
-    queue = lab.queue()
     peers = [Peer(lab, queue, window=5) for _ in range(500)]
     room = Consumer.room
     asked = 0
@@ -115,9 +100,7 @@ def test_a_message_costs_the_same_however_many_consumers_there_are(monkeypatch: 
     assert {len(peer.seqs) for peer in peers} == {4}
 
 
-def test_consumer_without_window_is_skipped() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_consumer_without_window_is_skipped(lab: Lab, queue: LocalQueue) -> None:
     small, large = Peer(lab, queue, window=1), Peer(lab, queue)
     lab.publish(queue, *numbered(10))
     assert len(small.given) == 1 and len(large.given) == 9
@@ -126,18 +109,14 @@ def test_consumer_without_window_is_skipped() -> None:
     assert len(small.given) == 2
 
 
-def test_message_has_at_most_one_live_delivery() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_message_has_at_most_one_live_delivery(lab: Lab, queue: LocalQueue) -> None:
     peers = [Peer(lab, queue, window=3) for _ in range(4)]
     lab.publish(queue, *numbered(50))
     held = [seq for peer in peers for seq in peer.consumer.unsettled]
     assert len(held) == len(set(held)) == 12
 
 
-def test_a_held_consumer_gets_nothing_until_it_resumes() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_held_consumer_gets_nothing_until_it_resumes(lab: Lab, queue: LocalQueue) -> None:
     peer = Peer(lab, queue)
     peer.consumer.hold()
     lab.publish(queue, "a", "b")
@@ -147,18 +126,14 @@ def test_a_held_consumer_gets_nothing_until_it_resumes() -> None:
     assert peer.seqs == [1, 2]
 
 
-def test_a_held_consumer_leaves_the_others_their_turns() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_held_consumer_leaves_the_others_their_turns(lab: Lab, queue: LocalQueue) -> None:
     held, other = Peer(lab, queue), Peer(lab, queue)
     held.consumer.hold()
     lab.publish(queue, *numbered(5))
     assert other.seqs == [1, 2, 3, 4, 5]
 
 
-def test_paused_consumer_gets_nothing_and_can_settle() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_paused_consumer_gets_nothing_and_can_settle(lab: Lab, queue: LocalQueue) -> None:
     peer = Peer(lab, queue, window=3)
     lab.publish(queue, *numbered(6))
     peer.consumer.pause()
@@ -173,9 +148,7 @@ def test_paused_consumer_gets_nothing_and_can_settle() -> None:
     assert lab.pop(queue) == numbered(6)[1]
 
 
-def test_closed_consumer_requeues_its_messages_in_place() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_closed_consumer_requeues_its_messages_in_place(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(6))
     first = Peer(lab, queue, window=4)
     first.ack(2)
@@ -185,9 +158,7 @@ def test_closed_consumer_requeues_its_messages_in_place() -> None:
     assert second.tries == [1, 1, 1, 1, 0]
 
 
-def test_closing_twice_is_harmless() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_closing_twice_is_harmless(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a")
     peer = Peer(lab, queue)
     peer.close()
@@ -195,9 +166,7 @@ def test_closing_twice_is_harmless() -> None:
     assert queue.counts()[:3] == (1, 0, 0)
 
 
-def test_automatic_consumer_settles_on_delivery() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_automatic_consumer_settles_on_delivery(lab: Lab, queue: LocalQueue) -> None:
     peer = Peer(lab, queue, auto=True, window=0)
     lab.publish(queue, *numbered(2000))
     assert peer.seqs == list(range(1, 2001))
@@ -206,9 +175,7 @@ def test_automatic_consumer_settles_on_delivery() -> None:
     assert lab.bodies(lab.again(queue)) == []
 
 
-def test_an_automatic_consumer_can_be_held_too() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_an_automatic_consumer_can_be_held_too(lab: Lab, queue: LocalQueue) -> None:
     peer = Peer(lab, queue, auto=True)
     peer.consumer.hold()
     lab.publish(queue, "a")
@@ -218,10 +185,7 @@ def test_an_automatic_consumer_can_be_held_too() -> None:
     assert peer.bodies == [b"a"]
 
 
-def test_consumer_whose_callback_fails_is_closed() -> None:
-    lab = Lab()
-    queue = lab.queue()
-
+def test_consumer_whose_callback_fails_is_closed(lab: Lab, queue: LocalQueue) -> None:
     def fail(_: list[Delivery]) -> None:
         raise ValueError("a fault of an adapter")
 
@@ -231,9 +195,7 @@ def test_consumer_whose_callback_fails_is_closed() -> None:
     assert Peer(lab, queue).tries == [1]
 
 
-def test_consumer_can_close_itself_in_its_callback() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_consumer_can_close_itself_in_its_callback(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(4))
     first = queue.subscribe(lambda _: first.close(), window=2, on_closed=lambda _: None)
     second = Peer(lab, queue)
@@ -254,9 +216,7 @@ def test_a_backlog_larger_than_memory_is_read_back_in_order() -> None:
     assert peer.seqs == list(range(1, 601))
 
 
-def test_watcher_is_notified_once_per_turn_until_removed() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_watcher_is_notified_once_per_turn_until_removed(lab: Lab, queue: LocalQueue) -> None:
     heard: list[int] = []
     unwatch = queue.watch(lambda: heard.append(queue.counts().rdy))
     lab.publish(queue, *numbered(100))
@@ -270,9 +230,7 @@ def test_watcher_is_notified_once_per_turn_until_removed() -> None:
     assert len(heard) == reported
 
 
-def test_consumers_of_a_deleted_queue_are_notified_and_hold_nothing() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_consumers_of_a_deleted_queue_are_notified_and_hold_nothing(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(4))
     peers = [Peer(lab, queue, window=2), Peer(lab, queue, window=2, group="g")]
     assert lab.answer(lambda done: lab.broker.delete(queue.name, done)) == (True,)
@@ -282,9 +240,7 @@ def test_consumers_of_a_deleted_queue_are_notified_and_hold_nothing() -> None:
         peer.close()
 
 
-def test_a_paused_consumer_of_a_deleted_queue_is_notified_too() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_paused_consumer_of_a_deleted_queue_is_notified_too(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a")
     peer = Peer(lab, queue)
     peer.consumer.pause()

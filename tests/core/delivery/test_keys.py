@@ -26,8 +26,7 @@ def ranked(word: str, priority: int) -> Message:
 # --- key_limit
 
 
-def test_key_limit_bounds_messages_in_flight_in_order() -> None:
-    lab = Lab()
+def test_key_limit_bounds_messages_in_flight_in_order(lab: Lab) -> None:
     queue = lab.queue(key_limit=2)
     publish(lab, queue, "a1 a2 a3 b1 a4 -1")
     peer = Peer(lab, queue)
@@ -38,16 +37,14 @@ def test_key_limit_bounds_messages_in_flight_in_order() -> None:
     assert given(peer) == "a1 a2 b1 -1 a3 a4"
 
 
-def test_without_a_limit_keys_do_not_order() -> None:
-    lab = Lab()
+def test_without_a_limit_keys_do_not_order(lab: Lab) -> None:
     queue = lab.queue(key_limit=0)
     publish(lab, queue, "a1 a2 b1 a3")
     assert given(Peer(lab, queue)) == "a1 a2 b1 a3"
     assert queue.index.unnamed.keys is None
 
 
-def test_delayed_and_requeued_messages_do_not_count_for_the_key_limit() -> None:
-    lab = Lab()
+def test_delayed_and_requeued_messages_do_not_count_for_the_key_limit(lab: Lab) -> None:
     queue = lab.queue(key_limit=2)
     lab.publish_messages(queue, [keyed("a", "a1", delay_ms=5000), *[keyed("a", f"a{n}") for n in range(2, 6)]])
     peer = Peer(lab, queue)
@@ -67,8 +64,7 @@ def test_delayed_and_requeued_messages_do_not_count_for_the_key_limit() -> None:
     assert given(peer).endswith("a1 a5")
 
 
-def test_settle_by_id_expiry_and_purge_free_the_key_limit() -> None:
-    lab = Lab()
+def test_settle_by_id_expiry_and_purge_free_the_key_limit(lab: Lab) -> None:
     queue = lab.queue(key_limit=1 + 1)
     lab.publish_messages(queue, [keyed("a", "a1"), keyed("a", "a2"), keyed("a", "a3", ttl_ms=1000)])
     publish(lab, queue, "a4 a5 a6 a7")
@@ -83,8 +79,7 @@ def test_settle_by_id_expiry_and_purge_free_the_key_limit() -> None:
     assert given(peer) == "a1 a2 a5 a8"
 
 
-def test_changed_key_limit_applies_to_the_next_delivery() -> None:
-    lab = Lab()
+def test_changed_key_limit_applies_to_the_next_delivery(lab: Lab) -> None:
     queue = lab.queue(key_limit=0)
     publish(lab, queue, "a1 a2 a3")
     peer = Peer(lab, queue)
@@ -105,8 +100,7 @@ def test_changed_key_limit_applies_to_the_next_delivery() -> None:
     assert given(peer) == "a1 a2 a3 b1 a4 a5 a7"
 
 
-def test_messages_of_a_limited_key_follow_priorities() -> None:
-    lab = Lab()
+def test_messages_of_a_limited_key_follow_priorities(lab: Lab) -> None:
     queue = lab.queue(key_limit=2)
     lab.publish_messages(queue, [ranked(word, int(word[1])) for word in ["a4", "a5", "a9", "b1", "a0"]])
     peer = Peer(lab, queue)
@@ -119,8 +113,7 @@ def test_messages_of_a_limited_key_follow_priorities() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_only_delivered_messages_count_as_tried_after_a_crash(how: str) -> None:
-    lab = Lab()
+def test_only_delivered_messages_count_as_tried_after_a_crash(lab: Lab, how: str) -> None:
     queue = lab.queue(key_limit=2)
     publish(lab, queue, "a1 a2 a3 a4 b1 a5 b2")
     Peer(lab, queue)
@@ -139,8 +132,7 @@ def test_only_delivered_messages_count_as_tried_after_a_crash(how: str) -> None:
 # --- key_rate
 
 
-def test_key_rate_limits_deliveries_per_second() -> None:
-    lab = Lab()
+def test_key_rate_limits_deliveries_per_second(lab: Lab) -> None:
     queue = lab.queue(key_limit=0, key_rate=2, key_burst=1)
     lab.pass_time(10_000)
     publish(lab, queue, "a1 a2 b1 a3 -1 -2")
@@ -154,8 +146,7 @@ def test_key_rate_limits_deliveries_per_second() -> None:
     assert given(peer) == "a1 b1 -1 -2 a2 a3"
 
 
-def test_the_rate_of_a_key_holds_beside_its_order_and_over_a_restart() -> None:
-    lab = Lab()
+def test_the_rate_of_a_key_holds_beside_its_order_and_over_a_restart(lab: Lab) -> None:
     queue = lab.queue(key_rate=1)
     lab.pass_time(5000)
     publish(lab, queue, "a1 a2 a3 b1")
@@ -170,8 +161,7 @@ def test_the_rate_of_a_key_holds_beside_its_order_and_over_a_restart() -> None:
     assert given(peer) == "a3"
 
 
-def test_redeliveries_count_for_the_key_rate_but_undelivered_messages_do_not() -> None:
-    lab = Lab()
+def test_redeliveries_count_for_the_key_rate_but_undelivered_messages_do_not(lab: Lab) -> None:
     queue = lab.queue(key_limit=0, key_rate=1)
     lab.pass_time(5000)
     publish(lab, queue, "a1 a2")
@@ -206,8 +196,7 @@ def test_keys_are_dropped_when_their_rate_has_recovered(monkeypatch: pytest.Monk
 # --- fair
 
 
-def test_the_key_with_the_fewest_in_flight_is_next() -> None:
-    lab = Lab()
+def test_the_key_with_the_fewest_in_flight_is_next(lab: Lab) -> None:
     queue = lab.queue(key_limit=0, fair=True)
     publish(lab, queue, "a1 a2 a3 a4 a5 a6 b1 c1 c2 -1 -2")
     peer = Peer(lab, queue, window=5)
@@ -221,8 +210,7 @@ def test_the_key_with_the_fewest_in_flight_is_next() -> None:
     assert given(peer).endswith("c2 -2 a3 a4")
 
 
-def test_a_noisy_tenant_does_not_delay_a_quiet_one() -> None:
-    lab = Lab()
+def test_a_noisy_tenant_does_not_delay_a_quiet_one(lab: Lab) -> None:
     queue = lab.queue(key_limit=0, fair=True, cap=64 << 20)
     for _ in range(100):
         lab.publish_messages(queue, [keyed("noisy", "n") for _ in range(100)])
@@ -272,8 +260,7 @@ def test_messages_are_read_back_while_other_keys_are_served(monkeypatch: pytest.
     assert {"a1", "b1"} < set(given(peer).split())
 
 
-def test_a_fair_queue_keeps_the_order_of_keys_their_limits_and_priorities() -> None:
-    lab = Lab()
+def test_a_fair_queue_keeps_the_order_of_keys_their_limits_and_priorities(lab: Lab) -> None:
     queue = lab.queue(fair=True)
     publish(lab, queue, "a1 a2 b1 -1 -2 a3")
     peer = Peer(lab, queue)
@@ -288,8 +275,7 @@ def test_a_fair_queue_keeps_the_order_of_keys_their_limits_and_priorities() -> N
     assert given(peer).endswith("a1 a2 a3 c9 b9 c8"), "b has two in flight"
 
 
-def test_expiry_purge_and_undo_work_in_a_fair_queue() -> None:
-    lab = Lab()
+def test_expiry_purge_and_undo_work_in_a_fair_queue(lab: Lab) -> None:
     queue = lab.queue(key_limit=0, fair=True, undo=3600)
     lab.publish_messages(queue, [keyed("a", "a1", ttl_ms=1000), keyed("a", "a2", delay_ms=2000), keyed("b", "b1")])
     lab.pass_time(1500)
@@ -306,16 +292,14 @@ def test_expiry_purge_and_undo_work_in_a_fair_queue() -> None:
     assert given(peer) == "b1 b2 a2 a3 a4"
 
 
-def test_every_nth_delivery_ignores_priority() -> None:
-    lab = Lab()
+def test_every_nth_delivery_ignores_priority(lab: Lab) -> None:
     queue = lab.queue(key_limit=0, fair=True, oldest_every=3)
     publish(lab, queue, "a1 a2 b1")
     lab.publish_messages(queue, [ranked(word, 9) for word in ["a9", "a9", "a9", "b9"]])
     assert given(Peer(lab, queue)) == "a9 b9 a1 a9 a9 b1 a2"
 
 
-def test_a_group_and_a_restart_have_their_own_keys() -> None:
-    lab = Lab()
+def test_a_group_and_a_restart_have_their_own_keys(lab: Lab) -> None:
     queue = lab.queue(key_limit=0, fair=True, groups=["g"])
     publish(lab, queue, "a1 a2 b1")
     one, other = Peer(lab, queue, window=2), Peer(lab, queue, group="g", window=1)

@@ -17,9 +17,7 @@ def settle(lab: Lab, queue: LocalQueue, tokens: list[str], outcome: Outcome = Ou
     return lab.answer(lambda done: queue.settle_leases(tokens, outcome, done, **how))  # type: ignore[arg-type]
 
 
-def test_a_lease_takes_up_to_count_in_order() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_lease_takes_up_to_count_in_order(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(5))
     assert [lease.delivery.message.seq for lease in lab.lease(queue, 3)] == [1, 2, 3]
     assert [lease.delivery.message.seq for lease in lab.lease(queue, 3)] == [4, 5]
@@ -27,9 +25,7 @@ def test_a_lease_takes_up_to_count_in_order() -> None:
     assert queue.counts()[:3] == (0, 5, 0) and queue.counts().consumers == 0
 
 
-def test_expired_lease_requeues_its_message() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_expired_lease_requeues_its_message(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a", "b")
     (lease,) = lab.lease(queue, 1, 1000)
     assert lease.expires_ms == lab.host.now_ms() + 1000
@@ -41,9 +37,7 @@ def test_expired_lease_requeues_its_message() -> None:
     assert settle(lab, queue, [lease.token]) == (None, 0, [lease.token])
 
 
-def test_an_extended_lease_returns_later() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_an_extended_lease_returns_later(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a")
     (lease,) = lab.lease(queue, 1, 1000)
     lab.pass_time(900)
@@ -55,9 +49,7 @@ def test_an_extended_lease_returns_later() -> None:
     assert lab.extend(queue, [lease.token], 1000) == [lease.token]
 
 
-def test_a_lease_can_be_made_shorter() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_lease_can_be_made_shorter(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a")
     (lease,) = lab.lease(queue, 1, 60_000)
     lab.extend(queue, [lease.token], 10)
@@ -65,9 +57,7 @@ def test_a_lease_can_be_made_shorter() -> None:
     assert queue.counts().rdy == 1
 
 
-def test_settled_leases_are_counted_and_stale_ones_reported() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_settled_leases_are_counted_and_stale_ones_reported(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(3))
     first, second, third = (lease.token for lease in lab.lease(queue, 3))
     assert settle(lab, queue, [first, "junk", second, first]) == (None, 2, ["junk", first])
@@ -77,8 +67,7 @@ def test_settled_leases_are_counted_and_stale_ones_reported() -> None:
     assert settle(lab, queue, [third]) == (None, 0, [third])
 
 
-def test_nacked_lease_returns_after_its_delay() -> None:
-    lab = Lab()
+def test_nacked_lease_returns_after_its_delay(lab: Lab) -> None:
     queue = lab.queue(nack_delay=5)
     lab.publish(queue, "a", "b")
     first, second = lab.lease(queue, 2)
@@ -89,8 +78,7 @@ def test_nacked_lease_returns_after_its_delay() -> None:
     assert [found.tries for found in lab.peek(queue, state="rdy")] == [1, 1]
 
 
-def test_rejected_lease_is_dead_lettered_before_the_answer() -> None:
-    lab = Lab()
+def test_rejected_lease_is_dead_lettered_before_the_answer(lab: Lab) -> None:
     queue = lab.queue(dead_letter="dead")
     lab.publish(queue, "a", "b")
     tokens = [lease.token for lease in lab.lease(queue, 2)]
@@ -103,14 +91,11 @@ def test_rejected_lease_is_dead_lettered_before_the_answer() -> None:
     assert answers == [(None, 2, [])] and sorted(lab.bodies(dead)) == [b"a", b"b"]
 
 
-def test_settling_no_lease_is_answered() -> None:
-    lab = Lab()
+def test_settling_no_lease_is_answered(lab: Lab) -> None:
     assert settle(lab, lab.queue(), []) == (None, 0, [])
 
 
-def test_lease_tokens_are_unpredictable_and_unique() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_lease_tokens_are_unpredictable_and_unique(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(200))
     tokens = {lease.token for lease in lab.lease(queue, 200)}
     lab.pass_time(30_000)
@@ -120,18 +105,14 @@ def test_lease_tokens_are_unpredictable_and_unique() -> None:
     assert len(secrets) == 400 and all(len(secret) >= 20 for secret in secrets)
 
 
-def test_lease_token_fits_only_its_message() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_lease_token_fits_only_its_message(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a", "b")
     first, second = lab.lease(queue, 2)
     forged = second.token.partition(".")[0] + "." + first.token.partition(".")[2]
     assert settle(lab, queue, [forged]) == (None, 0, [forged])
 
 
-def test_renewed_lease_has_a_new_token() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_renewed_lease_has_a_new_token(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a")
     (old,) = lab.lease(queue, 1, 10)
     lab.pass_time(10)
@@ -142,9 +123,7 @@ def test_renewed_lease_has_a_new_token() -> None:
     assert settle(lab, queue, [new.token]) == (None, 1, [])
 
 
-def test_waiting_lease_takes_the_first_message() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_waiting_lease_takes_the_first_message(lab: Lab, queue: LocalQueue) -> None:
     answers: list[list[Lease] | CurbstoneError] = []
     queue.lease(5, 1000, answers.append, wait_ms=500)
     lab.pass_time(499)
@@ -156,9 +135,7 @@ def test_waiting_lease_takes_the_first_message() -> None:
     assert len(answers) == 1 and queue.counts().rdy == 1
 
 
-def test_lease_or_pop_timeout_returns_nothing() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_lease_or_pop_timeout_returns_nothing(lab: Lab, queue: LocalQueue) -> None:
     answers: list[object] = []
     queue.lease(1, 1000, answers.append, wait_ms=500)
     queue.pop(answers.append, wait_ms=500)
@@ -170,9 +147,7 @@ def test_lease_or_pop_timeout_returns_nothing() -> None:
     assert queue.counts().rdy == 1
 
 
-def test_cancelled_waiter_takes_nothing() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_cancelled_waiter_takes_nothing(lab: Lab, queue: LocalQueue) -> None:
     answers: list[object] = []
     waiters = [queue.lease(1, 1000, answers.append, wait_ms=500), queue.pop(answers.append, wait_ms=500)]
     lab.settle()
@@ -184,9 +159,7 @@ def test_cancelled_waiter_takes_nothing() -> None:
     assert answers == [] and queue.counts()[:3] == (1, 0, 0)
 
 
-def test_a_pop_is_settled_and_on_disk_before_the_answer() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_pop_is_settled_and_on_disk_before_the_answer(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a", "b")
     answers: list[object] = []
     queue.pop(answers.append)
@@ -197,9 +170,7 @@ def test_a_pop_is_settled_and_on_disk_before_the_answer() -> None:
     assert lab.bodies(lab.again(queue)) == [b"b"]
 
 
-def test_waiting_pops_are_served_in_order_also_by_a_delayed_message() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_waiting_pops_are_served_in_order_also_by_a_delayed_message(lab: Lab, queue: LocalQueue) -> None:
     answers: list[tuple[str, Delivery | None | CurbstoneError]] = []
     queue.pop(lambda given: answers.append(("first", given)), wait_ms=5000)
     queue.pop(lambda given: answers.append(("second", given)), wait_ms=5000)
@@ -211,9 +182,7 @@ def test_waiting_pops_are_served_in_order_also_by_a_delayed_message() -> None:
 
 
 @pytest.mark.parametrize("waits", [0, 1000])
-def test_waiters_of_a_deleted_queue_are_answered(waits: int) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_waiters_of_a_deleted_queue_are_answered(lab: Lab, queue: LocalQueue, waits: int) -> None:
     answers: list[object] = []
     queue.pop(answers.append, wait_ms=waits)
     queue.lease(1, 1000, answers.append, wait_ms=waits)
@@ -223,9 +192,7 @@ def test_waiters_of_a_deleted_queue_are_answered(waits: int) -> None:
     assert len(answers) == 2
 
 
-def test_leases_and_consumers_share_the_messages() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_leases_and_consumers_share_the_messages(lab: Lab, queue: LocalQueue) -> None:
     peer = Peer(lab, queue, window=2)
     lab.publish(queue, *numbered(4))
     assert [lease.delivery.message.seq for lease in lab.lease(queue, 10, 1000)] == [3, 4]
@@ -269,9 +236,7 @@ def test_message_larger_than_the_lease_bytes_is_leased_alone() -> None:
     assert [len(lab.lease(queue, 10)) for _ in range(3)] == [1, 1, 0]
 
 
-def test_concurrent_leases_share_the_messages() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_concurrent_leases_share_the_messages(lab: Lab, queue: LocalQueue) -> None:
     answers: list[list[Lease] | CurbstoneError] = []
     queue.lease(1000, 60_000, answers.append, wait_ms=5000)
     queue.lease(1000, 60_000, answers.append, wait_ms=5000)
@@ -297,9 +262,7 @@ def test_cancelled_lease_requeues_gathered_messages() -> None:
     assert [lease.delivery.tries for lease in lab.lease(queue, 1000)] == [0] * 8
 
 
-def test_unseen_leases_are_requeued_immediately_without_a_try() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_unseen_leases_are_requeued_immediately_without_a_try(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a", "b")
     seen, unseen = lab.lease(queue, 2)
     settle(lab, queue, [seen.token])
@@ -309,10 +272,8 @@ def test_unseen_leases_are_requeued_immediately_without_a_try() -> None:
     assert [lease.delivery.tries for lease in lab.lease(queue, 2)] == [0]
 
 
-def test_leases_that_are_kept_alive_take_no_more_memory() -> None:
+def test_leases_that_are_kept_alive_take_no_more_memory(lab: Lab, queue: LocalQueue) -> None:
     """Each extension, and each long lease that was settled early, was remembered until its time would have come."""
-    lab = Lab()
-    queue = lab.queue()
     lab.publish(queue, *numbered(100))
     tokens = [lease.token for lease in lab.lease(queue, 100, 43_200_000)]
     for step in range(200):

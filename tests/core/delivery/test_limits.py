@@ -36,8 +36,7 @@ def test_invalid_limit_is_refused(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("ending", ["ack", "nack", "reject", "close"])
-def test_in_flight_limit_is_shared_by_all_consumers(ending: str) -> None:
-    lab = Lab()
+def test_in_flight_limit_is_shared_by_all_consumers(lab: Lab, ending: str) -> None:
     queue = lab.queue(in_flight=3)
     peers = [Peer(lab, queue, window=10) for _ in range(2)]
     lab.publish(queue, *"abcdef")
@@ -55,8 +54,7 @@ def test_in_flight_limit_is_shared_by_all_consumers(ending: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["dead letters", "dead letters with no room", "read on", "settled by id", "lease"])
-def test_in_flight_slot_is_freed_however_a_message_ends(how: str) -> None:
-    lab = Lab()
+def test_in_flight_slot_is_freed_however_a_message_ends(lab: Lab, how: str) -> None:
     dead = lab.queue("dead", publish_paused=how == "dead letters with no room")
     queue = lab.queue(in_flight=1, dead_letter="dead", groups=["g"])
     group = "g" if how == "read on" else ""
@@ -78,15 +76,13 @@ def test_in_flight_slot_is_freed_however_a_message_ends(how: str) -> None:
     assert peer.seqs == [2]
 
 
-def test_each_group_has_its_own_limit() -> None:
-    lab = Lab()
+def test_each_group_has_its_own_limit(lab: Lab) -> None:
     queue = lab.queue(in_flight=2, groups=["g"])
     lab.publish(queue, *"abc")
     assert [Peer(lab, queue, group=group).seqs for group in ("", "g")] == [[1, 2], [1, 2]]
 
 
-def test_lease_is_bounded_by_the_in_flight_limit() -> None:
-    lab = Lab()
+def test_lease_is_bounded_by_the_in_flight_limit(lab: Lab) -> None:
     queue = lab.queue(in_flight=2)
     lab.publish(queue, *"abc")
     held = lab.lease(queue, 5)
@@ -100,9 +96,7 @@ def test_lease_is_bounded_by_the_in_flight_limit() -> None:
     assert [lease.delivery.message.body for lease in found] == [b"c"]  # type: ignore[attr-defined]
 
 
-def test_changed_limit_applies_from_then_on() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_changed_limit_applies_from_then_on(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *"abcdef")
     peer = Peer(lab, queue, window=3)
     change(lab, queue, in_flight=2)
@@ -118,8 +112,7 @@ def test_changed_limit_applies_from_then_on() -> None:
 # --- rate
 
 
-def test_rate_delivers_a_burst_and_then_at_intervals() -> None:
-    lab = Lab()
+def test_rate_delivers_a_burst_and_then_at_intervals(lab: Lab) -> None:
     queue = lab.queue(rate=2, burst=3)
     lab.pass_time(60_000)
     peer = Peer(lab, queue)
@@ -135,8 +128,7 @@ def test_rate_delivers_a_burst_and_then_at_intervals() -> None:
     assert len(peer.seqs) == 7
 
 
-def test_restart_begins_with_an_empty_bucket() -> None:
-    lab = Lab()
+def test_restart_begins_with_an_empty_bucket(lab: Lab) -> None:
     queue = lab.queue(rate=0.1, burst=2)
     lab.publish(queue, *"abcdef")
     lab.pass_time(20_000)
@@ -149,8 +141,7 @@ def test_restart_begins_with_an_empty_bucket() -> None:
     assert peer.seqs == [1]
 
 
-def test_undelivered_messages_do_not_consume_the_rate() -> None:
-    lab = Lab()
+def test_undelivered_messages_do_not_consume_the_rate(lab: Lab) -> None:
     queue = lab.queue(rate=0.001, burst=1)
     lab.pass_time(1_000_000)
     lab.publish(queue, "a")
@@ -160,8 +151,7 @@ def test_undelivered_messages_do_not_consume_the_rate() -> None:
     assert len(lab.lease(queue)) == 1
 
 
-def test_rate_limited_pull_returns_nothing_or_waits() -> None:
-    lab = Lab()
+def test_rate_limited_pull_returns_nothing_or_waits(lab: Lab) -> None:
     queue = lab.queue(rate=1)
     lab.publish(queue, "a", "b")
     assert lab.pop(queue) is None
@@ -198,8 +188,7 @@ def test_deliveries_in_any_interval_stay_within_burst_and_rate(seed: int) -> Non
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.7, 0.99])
-def test_a_rate_is_reached_exactly_over_a_long_time(rate: float) -> None:
-    lab = Lab()
+def test_a_rate_is_reached_exactly_over_a_long_time(lab: Lab, rate: float) -> None:
     queue = lab.queue(rate=rate, burst=1)
     lab.publish(queue, *[str(number) for number in range(1000)])
     peer = Peer(lab, queue)
@@ -207,8 +196,7 @@ def test_a_rate_is_reached_exactly_over_a_long_time(rate: float) -> None:
     assert len(peer.seqs) == int(rate * 1000)
 
 
-def test_a_rate_near_one_in_a_millisecond_is_reached_with_a_burst_of_one() -> None:
-    lab = Lab()
+def test_a_rate_near_one_in_a_millisecond_is_reached_with_a_burst_of_one(lab: Lab) -> None:
     queue = lab.queue(rate=600, burst=1)
     lab.publish(queue, *[str(number) for number in range(1000)])
     peer = Peer(lab, queue)
@@ -216,8 +204,7 @@ def test_a_rate_near_one_in_a_millisecond_is_reached_with_a_burst_of_one() -> No
     assert len(peer.seqs) == 600
 
 
-def test_buckets_of_removed_groups_are_freed() -> None:
-    lab = Lab()
+def test_buckets_of_removed_groups_are_freed(lab: Lab) -> None:
     queue = lab.queue(rate=2, burst=1)
     for number in range(20 * SPARE_MAX):
         lab.publish(queue, *["a"] * 3, groups=(f"g{number}",))

@@ -30,9 +30,7 @@ def given(peer: Peer) -> str:
     return b" ".join(peer.bodies).decode()
 
 
-def test_one_message_per_key_is_in_flight_and_keys_are_parallel() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_one_message_per_key_is_in_flight_and_keys_are_parallel(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, "a1 a2 b1 -1 a3 b2 -2")
     peer = Peer(lab, queue)
     assert given(peer) == "a1 b1 -1 -2"
@@ -42,9 +40,7 @@ def test_one_message_per_key_is_in_flight_and_keys_are_parallel() -> None:
     assert given(peer) == "a1 b1 -1 -2 a2 a3 b2"
 
 
-def test_ordering_holds_across_consumers() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_ordering_holds_across_consumers(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, "a1 a2 a3")
     (lease,) = lab.lease(queue, 10)
     peer = Peer(lab, queue)
@@ -53,16 +49,12 @@ def test_ordering_holds_across_consumers() -> None:
     assert given(peer) == "a2"
 
 
-def test_pops_take_a_key_in_order() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_pops_take_a_key_in_order(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, "a1 b1 a2 b2 a3")
     assert lab.pop_all(queue) == [b"a1", b"b1", b"a2", b"b2", b"a3"]
 
 
-def test_requeued_message_keeps_its_order_also_after_a_delay() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_requeued_message_keeps_its_order_also_after_a_delay(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, "a1 a2")
     peer = Peer(lab, queue)
     peer.nack(1)
@@ -76,9 +68,7 @@ def test_requeued_message_keeps_its_order_also_after_a_delay() -> None:
     assert given(peer) == "a1 a1 a1 a2"
 
 
-def test_delayed_publish_keeps_its_order() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_delayed_publish_keeps_its_order(lab: Lab, queue: LocalQueue) -> None:
     lab.publish_messages(queue, [keyed("a", "a1", delay_ms=3000), keyed("a", "a2"), keyed("a", "a3", delay_ms=9000)])
     peer = Peer(lab, queue)
     assert given(peer) == ""
@@ -90,9 +80,7 @@ def test_delayed_publish_keeps_its_order() -> None:
     assert given(peer) == "a1 a2 a3"
 
 
-def test_expired_waiting_message_does_not_block_its_key() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_expired_waiting_message_does_not_block_its_key(lab: Lab, queue: LocalQueue) -> None:
     lab.publish_messages(queue, [keyed("a", "a1"), keyed("a", "a2", ttl_ms=1000), keyed("a", "a3")])
     peer = Peer(lab, queue)
     lab.pass_time(2000)
@@ -100,9 +88,7 @@ def test_expired_waiting_message_does_not_block_its_key() -> None:
     assert given(peer) == "a1 a3"
 
 
-def test_expired_delayed_message_unblocks_its_key() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_expired_delayed_message_unblocks_its_key(lab: Lab, queue: LocalQueue) -> None:
     lab.publish_messages(queue, [keyed("a", "a1", delay_ms=60_000, ttl_ms=1000), keyed("a", "a2")])
     peer = Peer(lab, queue)
     assert given(peer) == ""
@@ -111,8 +97,7 @@ def test_expired_delayed_message_unblocks_its_key() -> None:
 
 
 @pytest.mark.parametrize("dead_letter", ["", "dead"])
-def test_dead_message_unblocks_its_key_and_its_dead_letter_keeps_the_key(dead_letter: str) -> None:
-    lab = Lab()
+def test_dead_message_unblocks_its_key_and_its_dead_letter_keeps_the_key(lab: Lab, dead_letter: str) -> None:
     dead = lab.queue("dead")
     queue = lab.queue(dead_letter=dead_letter, max_tries=2)
     publish(lab, queue, "a1 a2 a3 a4")
@@ -127,9 +112,7 @@ def test_dead_message_unblocks_its_key_and_its_dead_letter_keeps_the_key(dead_le
         assert given(letters) == "a1", "the letters of a key are in order, too"
 
 
-def test_purging_and_cancelling_waiting_and_first_messages() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_purging_and_cancelling_waiting_and_first_messages(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, "a1 a2 a3 b1 b2")
     peer = Peer(lab, queue)
     assert lab.answer(lambda done: queue.settle_by_id(2, done)) == (None, True)
@@ -143,8 +126,7 @@ def test_purging_and_cancelling_waiting_and_first_messages() -> None:
     assert given(peer) == "a1 b1 a3 b3 a4"
 
 
-def test_groups_order_independently() -> None:
-    lab = Lab()
+def test_groups_order_independently(lab: Lab) -> None:
     queue = lab.queue(groups=["g"])
     publish(lab, queue, "a1 a2")
     one, other = Peer(lab, queue), Peer(lab, queue, group="g")
@@ -152,9 +134,7 @@ def test_groups_order_independently() -> None:
     assert (given(one), given(other)) == ("a1 a2", "a1")
 
 
-def test_later_declared_group_is_ordered() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_later_declared_group_is_ordered(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, "a1 b1 a2 b2")
     Peer(lab, queue)
     lab.queue(groups=["g"])
@@ -164,9 +144,7 @@ def test_later_declared_group_is_ordered() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_keys_and_their_order_survive_a_restart(how: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_keys_and_their_order_survive_a_restart(lab: Lab, queue: LocalQueue, how: str) -> None:
     publish(lab, queue, "a1 a2 b1 a3")
     peer = Peer(lab, queue)
     peer.ack(1)
@@ -180,9 +158,7 @@ def test_keys_and_their_order_survive_a_restart(how: str) -> None:
     assert given(peer) == "a2 b1 a3" and peer.tries == [1, 1, 0], "what waited had not been handed out"
 
 
-def test_next_message_is_delivered_after_the_ack_is_durable() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_next_message_is_delivered_after_the_ack_is_durable(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, "a1 a2")
     peer = Peer(lab, queue)
     acked: list[object] = []
@@ -194,9 +170,7 @@ def test_next_message_is_delivered_after_the_ack_is_durable() -> None:
     assert acked == [None] and given(peer) == "a1 a2"
 
 
-def test_failing_disk_holds_the_next_message_until_the_ack_is_written() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_failing_disk_holds_the_next_message_until_the_ack_is_written(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, "a1 a2")
     peer = Peer(lab, queue)
     lab.disk.eio_chance = 1
@@ -208,18 +182,14 @@ def test_failing_disk_holds_the_next_message_until_the_ack_is_written() -> None:
     assert given(peer) == "a1 a2"
 
 
-def test_closed_consumer_requeues_the_first_message_of_its_key() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_closed_consumer_requeues_the_first_message_of_its_key(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, "a1 a2")
     Peer(lab, queue).close()
     peer = Peer(lab, queue, auto=True)
     assert given(peer) == "a1 a2" and peer.tries == [1, 0]
 
 
-def test_transactional_ack_unblocks_its_key() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_transactional_ack_unblocks_its_key(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, "a1 a2")
     peer = Peer(lab, queue)
     transaction = lab.broker.transaction()
@@ -281,9 +251,7 @@ def test_undo_of_more_than_may_wait_does_not_block_behind_a_requeued_message(
     assert queue.counts().rdy == queue.counts().wip == 0
 
 
-def test_waiting_messages_dropped_from_memory_are_read_again() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_waiting_messages_dropped_from_memory_are_read_again(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, "a1 a2 a3")
     lab.restart()
     queue = lab.again(queue)
@@ -296,9 +264,7 @@ def test_waiting_messages_dropped_from_memory_are_read_again() -> None:
 
 
 @pytest.mark.source
-def test_finished_keys_are_freed() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_finished_keys_are_freed(lab: Lab, queue: LocalQueue) -> None:
     for n in range(200):
         lab.publish_messages(queue, [keyed(f"k{n % 7}", str(n))])
     assert lab.pop_all(queue) == [b"%d" % n for n in range(200)]

@@ -39,10 +39,8 @@ def refused_pop(lab: Lab, queue: LocalQueue) -> Answers:
 
 
 @pytest.mark.parametrize("end", ["none", "shutdown", "kill", "power"])
-def test_refused_pop_keeps_its_message_in_place(end: str) -> None:
+def test_refused_pop_keeps_its_message_in_place(lab: Lab, queue: LocalQueue, end: str) -> None:
     """A pop answered 503 or 507 settled its message all the same: it was written again behind the refusal."""
-    lab = Lab()
-    queue = lab.queue()
     lab.publish(queue, *numbered(3))
     first = refused_pop(lab, queue)
     assert first == [] and queue.counts()[:3] == (2, 1, 0)
@@ -56,9 +54,7 @@ def test_refused_pop_keeps_its_message_in_place(end: str) -> None:
     assert peer.bodies[-2:] == numbered(3)[1:] and (end != "none" or peer.tries == [0, 0])
 
 
-def test_refused_pop_keeps_the_tries() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_refused_pop_keeps_the_tries(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a", "b")
     Peer(lab, queue).close()
     refused_pop(lab, queue)
@@ -68,9 +64,7 @@ def test_refused_pop_keeps_the_tries() -> None:
     assert Peer(lab, lab.again(queue)).tries == [1]
 
 
-def test_pop_is_refused_while_the_queue_cannot_write() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_pop_is_refused_while_the_queue_cannot_write(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a", "b")
     lab.disk.eio_chance = 1.0
     start_pop(lab, queue)
@@ -82,10 +76,10 @@ def test_pop_is_refused_while_the_queue_cannot_write() -> None:
 
 
 @pytest.mark.parametrize("fault", ["eio", "enospc"])
-def test_pop_with_a_failed_commit_is_answered_when_its_outcome_is_known(fault: str) -> None:
+def test_pop_with_a_failed_commit_is_answered_when_its_outcome_is_known(
+    lab: Lab, queue: LocalQueue, fault: str
+) -> None:
     """What a failed sync left in the file counts after a kill: whoever was refused before would lose the message."""
-    lab = Lab()
-    queue = lab.queue()
     lab.publish(queue, "a", "b")
     if fault == "eio":
         lab.disk.eio_chance = 1.0
@@ -103,9 +97,7 @@ def test_pop_with_a_failed_commit_is_answered_when_its_outcome_is_known(fault: s
     assert lab.bodies(lab.again(queue)) == [b"b"]
 
 
-def test_cancelled_pop_with_a_failed_commit_keeps_its_message() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_cancelled_pop_with_a_failed_commit_keeps_its_message(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a", "b")
     lab.disk.eio_chance = 1.0
     is_there = [True]
@@ -120,9 +112,7 @@ def test_cancelled_pop_with_a_failed_commit_keeps_its_message() -> None:
 
 
 @pytest.mark.parametrize("end", ["shutdown", "delete"])
-def test_a_pop_whose_commit_failed_is_answered_when_its_queue_ends(end: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_pop_whose_commit_failed_is_answered_when_its_queue_ends(lab: Lab, queue: LocalQueue, end: str) -> None:
     lab.publish(queue, "a")
     lab.disk.eio_chance = 1.0
     answers = start_pop(lab, queue)
@@ -135,9 +125,7 @@ def test_a_pop_whose_commit_failed_is_answered_when_its_queue_ends(end: str) -> 
     assert len(answers) == 1 and isinstance(answers[0], CurbstoneError)
 
 
-def test_a_popped_message_is_held_until_its_settle_is_on_disk() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_popped_message_is_held_until_its_settle_is_on_disk(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a")
     answers = start_pop(lab, queue)
     until_writing(lab, queue)
@@ -146,10 +134,8 @@ def test_a_popped_message_is_held_until_its_settle_is_on_disk() -> None:
     assert len(answers) == 1 and queue.counts()[:3] == (0, 0, 0) and queue.stats.acked == 1
 
 
-def test_pop_cancelled_before_its_settle_requeues_the_message() -> None:
+def test_pop_cancelled_before_its_settle_requeues_the_message(lab: Lab, queue: LocalQueue) -> None:
     """It had been served, and the message was gone, though its client was told that there was none."""
-    lab = Lab()
-    queue = lab.queue()
     lab.publish(queue, "a")
     queue.publish([Message(b"b")], lambda *_: None)
     until_writing(lab, queue)
@@ -163,9 +149,7 @@ def test_pop_cancelled_before_its_settle_requeues_the_message() -> None:
     assert Peer(lab, queue).tries == [0, 0]
 
 
-def test_pop_cannot_be_cancelled_during_its_settle() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_pop_cannot_be_cancelled_during_its_settle(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a")
     answers: Answers = []
     pop = queue.pop(answers.append)
@@ -175,9 +159,7 @@ def test_pop_cannot_be_cancelled_during_its_settle() -> None:
     assert isinstance(answers[0], Delivery)
 
 
-def test_pop_of_a_closed_client_is_not_settled() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_pop_of_a_closed_client_is_not_settled(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a", "b")
     answers = start_pop(lab, queue, is_wanted=lambda: False)
     lab.settle()
@@ -185,9 +167,7 @@ def test_pop_of_a_closed_client_is_not_settled() -> None:
     assert lab.pop_all(queue) == [b"a", b"b"]
 
 
-def test_pops_of_several_groups_and_publishes_share_a_commit() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_pops_of_several_groups_and_publishes_share_a_commit(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(4), groups=("g", "h"))
     commits = queue.stats.commits
     answers = [start_pop(lab, queue, group=group) for group in ("g", "h", "g", "h")]
@@ -201,9 +181,7 @@ def test_pops_of_several_groups_and_publishes_share_a_commit() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_message_deleted_by_id_during_a_pop_is_settled_once(fails: bool) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_message_deleted_by_id_during_a_pop_is_settled_once(lab: Lab, queue: LocalQueue, fails: bool) -> None:
     lab.publish(queue, "a", "b")
     answers = start_pop(lab, queue)
     until_writing(lab, queue)
@@ -218,9 +196,7 @@ def test_message_deleted_by_id_during_a_pop_is_settled_once(fails: bool) -> None
     assert lab.bodies(lab.again(queue)) == [b"b"]
 
 
-def test_pop_of_a_deleted_queue_is_answered() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_pop_of_a_deleted_queue_is_answered(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a")
     answers = start_pop(lab, queue)
     lab.host.turn()
@@ -233,9 +209,7 @@ def test_pop_of_a_deleted_queue_is_answered() -> None:
     assert late == [None]
 
 
-def test_a_stop_waits_for_a_pop_whose_settle_is_under_way() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_stop_waits_for_a_pop_whose_settle_is_under_way(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a", "b")
     answers = start_pop(lab, queue)
     lab.host.turn()
@@ -247,10 +221,7 @@ def test_a_stop_waits_for_a_pop_whose_settle_is_under_way() -> None:
 # ---------------------------------------------------------------- consumers that settle by taking
 
 
-def test_failed_automatic_delivery_is_not_settled() -> None:
-    lab = Lab()
-    queue = lab.queue()
-
+def test_failed_automatic_delivery_is_not_settled(lab: Lab, queue: LocalQueue) -> None:
     def fail(_: list[Delivery]) -> None:
         raise ValueError("a fault of an adapter")
 
@@ -262,10 +233,8 @@ def test_failed_automatic_delivery_is_not_settled() -> None:
 
 @pytest.mark.parametrize("auto", [False, True])
 @pytest.mark.parametrize("leave", ["close", "pause"])
-def test_consumer_closed_during_dispatch_takes_nothing(auto: bool, leave: str) -> None:
+def test_consumer_closed_during_dispatch_takes_nothing(lab: Lab, queue: LocalQueue, auto: bool, leave: str) -> None:
     """Of two consumers of one connection the second was dealt messages after the first had ended it: they were lost."""
-    lab = Lab()
-    queue = lab.queue()
     second: Peer
     first = queue.subscribe(lambda _: getattr(second.consumer, leave)(), window=2, on_closed=lambda _: None)
     second = Peer(lab, queue, window=2, auto=auto)

@@ -40,9 +40,7 @@ def popped(lab: Lab, queue: LocalQueue) -> str:
 
 
 @pytest.mark.parametrize("how", ["", "shutdown", "kill", "power"])
-def test_highest_priority_first_in_order_within_a_priority(how: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_highest_priority_first_in_order_within_a_priority(lab: Lab, queue: LocalQueue, how: str) -> None:
     publish(lab, queue, 4, 9, 0, 9, 4, 5, 0, 9)
     if how:
         lab.restart(how)
@@ -50,9 +48,7 @@ def test_highest_priority_first_in_order_within_a_priority(how: str) -> None:
     assert popped(lab, queue) == "9.1 9.3 9.7 5.5 4.0 4.4 0.2 0.6"
 
 
-def test_higher_priority_overtakes_waiting_but_not_delivered_messages() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_higher_priority_overtakes_waiting_but_not_delivered_messages(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, 4, 4, 4)
     peer = Peer(lab, queue, window=1)
     publish(lab, queue, 9)
@@ -75,9 +71,7 @@ def test_invalid_priority_is_refused_and_ignored_in_stored_messages(text: str) -
     assert orders_in(headers.encode([("x-priority", "9"), ("priority", text)])) is None
 
 
-def test_requeued_message_keeps_place_and_priority() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_requeued_message_keeps_place_and_priority(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, 9, 4, 9, 7)
     peer = Peer(lab, queue, window=2)
     assert peer.seqs == [1, 3]
@@ -93,9 +87,7 @@ def test_requeued_message_keeps_place_and_priority() -> None:
     assert peer.seqs[5:] == [3] and peer.tries[5:] == [1]
 
 
-def test_delayed_message_has_no_priority_until_due() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_delayed_message_has_no_priority_until_due(lab: Lab, queue: LocalQueue) -> None:
     lab.publish_messages(queue, [ranked(9, "late", delay_ms=1000), ranked(1, "now")])
     assert popped(lab, queue) == "now"
     publish(lab, queue, 5)
@@ -103,15 +95,12 @@ def test_delayed_message_has_no_priority_until_due() -> None:
     assert popped(lab, queue) == "late 5.0"
 
 
-def test_ordering_key_overrides_priority() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_ordering_key_overrides_priority(lab: Lab, queue: LocalQueue) -> None:
     lab.publish_messages(queue, [ranked(0, "a1", "a"), ranked(9, "a2", "a"), ranked(4, "-"), ranked(9, "first")])
     assert popped(lab, queue) == "first a1 a2 -"
 
 
-def test_each_group_orders_by_priority() -> None:
-    lab = Lab()
+def test_each_group_orders_by_priority(lab: Lab) -> None:
     queue = lab.queue(groups=["g"])
     publish(lab, queue, 4, 9, 0)
     assert lab.pop(queue, "g") == b"9.1"
@@ -122,8 +111,7 @@ def test_each_group_orders_by_priority() -> None:
     assert lab.pop_all(queue, "h") == [b"other"]
 
 
-def test_dead_letters_and_redriven_messages_keep_their_priority() -> None:
-    lab = Lab()
+def test_dead_letters_and_redriven_messages_keep_their_priority(lab: Lab) -> None:
     dead, queue = lab.queue("dead"), lab.queue(dead_letter="dead")
     seqs = publish(lab, queue, 4, 9)
     peer = Peer(lab, queue)
@@ -136,8 +124,7 @@ def test_dead_letters_and_redriven_messages_keep_their_priority() -> None:
     assert popped(lab, queue) == "9.1 4.0"
 
 
-def test_a_transaction_over_two_queues_keeps_priorities_through_a_crash() -> None:
-    lab = Lab()
+def test_a_transaction_over_two_queues_keeps_priorities_through_a_crash(lab: Lab) -> None:
     queues = lab.queue("a"), lab.queue("b")
     transaction = lab.broker.transaction()
     for queue in queues:
@@ -151,23 +138,20 @@ def test_a_transaction_over_two_queues_keeps_priorities_through_a_crash() -> Non
 # --- each nth delivery
 
 
-def test_every_nth_delivery_takes_the_oldest_message() -> None:
-    lab = Lab()
+def test_every_nth_delivery_takes_the_oldest_message(lab: Lab) -> None:
     queue = lab.queue(oldest_every=3)
     publish(lab, queue, 0, 1, *[9] * 7)
     assert popped(lab, queue) == "9.2 9.3 0.0 9.4 9.5 1.1 9.6 9.7 9.8"
 
 
-def test_nth_delivery_counts_single_deliveries_of_a_batch() -> None:
-    lab = Lab()
+def test_nth_delivery_counts_single_deliveries_of_a_batch(lab: Lab) -> None:
     queue = lab.queue(oldest_every=3)
     publish(lab, queue, 0, 1, *[9] * 7)
     peer = Peer(lab, queue)
     assert peer.bodies == b"9.2 9.3 0.0 9.4 9.5 1.1 9.6 9.7 9.8".split()
 
 
-def test_oldest_message_skips_delayed_and_delivered_ones() -> None:
-    lab = Lab()
+def test_oldest_message_skips_delayed_and_delivered_ones(lab: Lab) -> None:
     queue = lab.queue(oldest_every=2)
     lab.publish_messages(queue, [ranked(9, "late", delay_ms=1000)])
     publish(lab, queue, 0, 4, 9, 9, 9)
@@ -178,8 +162,7 @@ def test_oldest_message_skips_delayed_and_delivered_ones() -> None:
     assert peer.bodies[4:] == [b"9.4", b"4.1"]
 
 
-def test_starving_message_is_delivered_within_a_bound() -> None:
-    lab = Lab()
+def test_starving_message_is_delivered_within_a_bound(lab: Lab) -> None:
     queue = lab.queue(oldest_every=5)
     publish(lab, queue, 0, 0, 0)
     found: list[int] = []
@@ -190,9 +173,8 @@ def test_starving_message_is_delivered_within_a_bound() -> None:
     assert [found.index(seq) + 1 for seq in (1, 2, 3)] == [5, 10, 15]
 
 
-def test_search_skips_other_priorities_only_once() -> None:
+def test_search_skips_other_priorities_only_once(lab: Lab) -> None:
     """A queue with a long backlog was searched from its beginning for each nth delivery, and for a new priority."""
-    lab = Lab()
     queue = lab.queue(oldest_every=2)
     publish(lab, queue, *[0] * 50)
     peer = Peer(lab, queue, window=1)
@@ -205,8 +187,7 @@ def test_search_skips_other_priorities_only_once() -> None:
     assert levels[0].cursor == levels[10].cursor == 52
 
 
-def test_oldest_every_option_accepts_0_or_at_least_2() -> None:
-    lab = Lab()
+def test_oldest_every_option_accepts_0_or_at_least_2(lab: Lab) -> None:
     for bad in (1, 1001, -1, True, "2", 2.5):
         with pytest.raises(BadRequest, match="bad option oldest_every: .* is not 0 or a whole number from 2 to 1000"):
             lab.queue(oldest_every=bad)
@@ -248,9 +229,7 @@ def test_a_backlog_of_all_priorities_is_read_back_in_order(how: str) -> None:
     assert lab.broker.shared.cache.bytes == 0, "pages that nobody needs are let go of"
 
 
-def test_page_is_reread_if_its_run_has_grown() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_page_is_reread_if_its_run_has_grown(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, 9, 0, 9, 0)
     for run in queue.index.runs:
         queue.index.reader.forget(run)
@@ -263,10 +242,8 @@ def test_page_is_reread_if_its_run_has_grown() -> None:
     assert peer.bodies == b"9.0 9.2 9.0 9.1 0.1 0.3".split()
 
 
-def test_page_reads_keep_key_order() -> None:
+def test_page_reads_keep_key_order(lab: Lab, queue: LocalQueue) -> None:
     """Messages of one key that were read as a page went out side by side."""
-    lab = Lab()
-    queue = lab.queue()
     lab.publish_messages(queue, [ranked(4, "a1", "a"), ranked(4, "a2", "a"), ranked(0, "last")])
     for run in queue.index.runs:
         queue.index.reader.forget(run)
@@ -277,9 +254,7 @@ def test_page_reads_keep_key_order() -> None:
     assert peer.bodies[2:] == [b"a2"]
 
 
-def test_damaged_page_loses_only_damaged_messages() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_damaged_page_loses_only_damaged_messages(lab: Lab, queue: LocalQueue) -> None:
     seqs = publish(lab, queue, 9, 0)
     publish(lab, queue, 9, 0)
     for run in queue.index.runs:
@@ -295,9 +270,7 @@ def test_damaged_page_loses_only_damaged_messages() -> None:
 # --- what the log says
 
 
-def test_only_delivered_priorities_count_as_tried_after_a_crash() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_only_delivered_priorities_count_as_tried_after_a_crash(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, 4, 9, 4, 0, 9)
     peer = Peer(lab, queue, window=3)
     assert peer.seqs == [2, 5, 1]
@@ -339,8 +312,7 @@ def test_copied_messages_keep_their_priority() -> None:
     assert popped(lab, queue) == "9.2 4.0 0.1"
 
 
-def test_undo_restores_the_priority() -> None:
-    lab = Lab()
+def test_undo_restores_the_priority(lab: Lab) -> None:
     queue = lab.queue(undo=3600)
     publish(lab, queue, 4, 9, 0)
     assert popped(lab, queue) == "9.1 4.0 0.2"
@@ -349,10 +321,8 @@ def test_undo_restores_the_priority() -> None:
     assert popped(lab, queue) == "9.1 4.0 0.2"
 
 
-def test_empty_priority_levels_are_freed() -> None:
+def test_empty_priority_levels_are_freed(lab: Lab, queue: LocalQueue) -> None:
     """A level of which nothing was left handed out messages of the default level, in no order of their keys."""
-    lab = Lab()
-    queue = lab.queue()
     publish(lab, queue, 2, 9)
     assert popped(lab, queue) == "9.1 2.0"
     assert not queue.index.runs.levels and len(queue.index.unnamed.levels) == 3
@@ -364,8 +334,7 @@ def test_empty_priority_levels_are_freed() -> None:
     assert peer.bodies == [b"1", b"2"]
 
 
-def test_unsettled_messages_are_counted_by_priority() -> None:
-    lab = Lab()
+def test_unsettled_messages_are_counted_by_priority(lab: Lab) -> None:
     queue = lab.queue(groups=["g"])
     lab.publish(queue, b"plain")
     assert queue.by_priority() == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from curbstone.core import headers
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import BATCH_BYTES, BatchHeader, Flag, encode_batch, encode_entries
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name
@@ -15,9 +16,7 @@ HOUR_MS = 3_600_000
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 
 
-def test_delayed_message_is_delivered_when_due() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_delayed_message_is_delivered_when_due(lab: Lab, queue: LocalQueue) -> None:
     peer = Peer(lab, queue)
     lab.publish(queue, "later", delay_ms=1000)
     lab.publish(queue, "now")
@@ -29,9 +28,7 @@ def test_delayed_message_is_delivered_when_due() -> None:
     assert peer.given[1].mature_ms == lab.host.wall_ms()
 
 
-def test_due_message_returns_to_its_seq_order() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_due_message_returns_to_its_seq_order(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "1", delay_ms=2000)
     lab.publish(queue, "2", delay_ms=1000)
     lab.publish(queue, "3")
@@ -40,9 +37,7 @@ def test_due_message_returns_to_its_seq_order() -> None:
 
 
 @HOWS
-def test_delay_survives_a_restart(how: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_delay_survives_a_restart(lab: Lab, queue: LocalQueue, how: str) -> None:
     due_ms = lab.host.now_ms() + 10_000
     lab.publish(queue, "a", delay_ms=10_000)
     lab.restart(how, after_ms=4000)
@@ -56,9 +51,7 @@ def test_delay_survives_a_restart(how: str) -> None:
 
 
 @HOWS
-def test_message_due_while_the_server_was_down_is_ready(how: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_message_due_while_the_server_was_down_is_ready(lab: Lab, queue: LocalQueue, how: str) -> None:
     lab.publish(queue, "a", delay_ms=10_000)
     lab.publish(queue, "b")
     Peer(lab, queue).nack(2, delay_ms=20_000)
@@ -68,9 +61,7 @@ def test_message_due_while_the_server_was_down_is_ready(how: str) -> None:
     assert Peer(lab, queue).tries == [0, 1]
 
 
-def test_a_delayed_message_can_be_nacked_and_delayed_again() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_delayed_message_can_be_nacked_and_delayed_again(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a", delay_ms=100)
     peer = Peer(lab, queue)
     for turn in range(1, 5):
@@ -83,9 +74,7 @@ def test_a_delayed_message_can_be_nacked_and_delayed_again() -> None:
 # --- expiry
 
 
-def test_expired_message_is_removed_undelivered() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_expired_message_is_removed_undelivered(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "short", ttl_ms=1000)
     lab.publish(queue, "long", ttl_ms=5000)
     lab.publish(queue, "for ever")
@@ -96,8 +85,7 @@ def test_expired_message_is_removed_undelivered() -> None:
     assert lab.pop_all(queue) == [b"for ever"]
 
 
-def test_queue_ttl_applies_to_messages_without_one() -> None:
-    lab = Lab()
+def test_queue_ttl_applies_to_messages_without_one(lab: Lab) -> None:
     queue = lab.queue(ttl=2.5)
     lab.publish(queue, "default")
     lab.publish(queue, "own", ttl_ms=4000)
@@ -108,9 +96,7 @@ def test_queue_ttl_applies_to_messages_without_one() -> None:
 
 
 @HOWS
-def test_expiry_continues_over_a_restart(how: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_expiry_continues_over_a_restart(lab: Lab, queue: LocalQueue, how: str) -> None:
     lab.publish(queue, "a", ttl_ms=5000)
     lab.publish(queue, "b", ttl_ms=50_000)
     lab.restart(how, after_ms=10_000)
@@ -120,17 +106,13 @@ def test_expiry_continues_over_a_restart(how: str) -> None:
     assert lab.bodies(queue) == []
 
 
-def test_a_delayed_message_may_expire_before_it_is_due() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_delayed_message_may_expire_before_it_is_due(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a", delay_ms=2000, ttl_ms=1000)
     lab.pass_time(5000)
     assert queue.counts()[:3] == (0, 0, 0)
 
 
-def test_held_message_can_be_settled_after_expiry() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_held_message_can_be_settled_after_expiry(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a", ttl_ms=1000)
     peer = Peer(lab, queue)
     lab.pass_time(5000)
@@ -139,9 +121,7 @@ def test_held_message_can_be_settled_after_expiry() -> None:
     assert queue.counts()[:3] == (0, 0, 0)
 
 
-def test_message_expired_while_held_is_not_redelivered() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_message_expired_while_held_is_not_redelivered(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a", ttl_ms=1000)
     peer = Peer(lab, queue)
     lab.pass_time(5000)
@@ -149,9 +129,7 @@ def test_message_expired_while_held_is_not_redelivered() -> None:
     assert peer.seqs == [1] and queue.counts()[:3] == (0, 0, 0)
 
 
-def test_message_expired_while_held_is_removed_without_demand() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_message_expired_while_held_is_removed_without_demand(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "a", ttl_ms=1000)
     peer = Peer(lab, queue)
     lab.pass_time(5000)
@@ -160,8 +138,7 @@ def test_message_expired_while_held_is_removed_without_demand() -> None:
     assert queue.counts()[:3] == (0, 0, 0)
 
 
-def test_an_expired_message_goes_to_the_dead_letter_queue() -> None:
-    lab = Lab()
+def test_an_expired_message_goes_to_the_dead_letter_queue(lab: Lab) -> None:
     queue = lab.queue(dead_letter="dead")
     lab.publish_messages(queue, [Message(b"a", orders=Orders(ttl_ms=1000)), Message(b"b", orders=Orders(ttl_ms=1000))])
     lab.pass_time(1000)
@@ -184,10 +161,8 @@ def test_large_backlog_on_disk_expires() -> None:
     assert lab.bodies(queue) == [b"stays"] and queue.counts()[:3] == (1, 0, 0)
 
 
-def test_message_expires_after_its_neighbour_was_copied() -> None:
+def test_message_expires_after_its_neighbour_was_copied(lab: Lab, queue: LocalQueue) -> None:
     """The cleaner copied one of three, the other two were about to be settled, and the process was killed."""
-    lab = Lab()
-    queue = lab.queue()
     lab.publish(queue, "a", "b", "c", ttl_ms=60_000)
     copy = lab.peek(queue)[1].message
     entries: list[bytes] = []
@@ -208,9 +183,7 @@ def test_message_expires_after_its_neighbour_was_copied() -> None:
 
 
 @pytest.mark.parametrize("jump_ms", [-10 * 365 * 24 * HOUR_MS, -HOUR_MS, HOUR_MS, 10 * 365 * 24 * HOUR_MS])
-def test_a_wall_clock_that_jumps_changes_no_delay_lease_or_expiry(jump_ms: int) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_wall_clock_that_jumps_changes_no_delay_lease_or_expiry(lab: Lab, queue: LocalQueue, jump_ms: int) -> None:
     lab.publish(queue, "delayed", delay_ms=2000)
     lab.publish(queue, "expires", ttl_ms=3000)
     lab.publish(queue, "leased")
@@ -227,9 +200,9 @@ def test_a_wall_clock_that_jumps_changes_no_delay_lease_or_expiry(jump_ms: int) 
 
 
 @pytest.mark.parametrize("jump_ms", [-HOUR_MS, HOUR_MS])
-def test_a_clock_that_was_set_while_the_server_was_down_loses_nothing(jump_ms: int) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_clock_that_was_set_while_the_server_was_down_loses_nothing(
+    lab: Lab, queue: LocalQueue, jump_ms: int
+) -> None:
     lab.publish(queue, "a", delay_ms=10_000)
     lab.publish(queue, "b")
     Peer(lab, queue).nack(2, delay_ms=5000)
@@ -241,9 +214,7 @@ def test_a_clock_that_was_set_while_the_server_was_down_loses_nothing(jump_ms: i
     assert lab.pop_all(queue) == [b"a", b"b", b"c"]
 
 
-def test_suspend_for_an_hour_is_handled() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_suspend_for_an_hour_is_handled(lab: Lab, queue: LocalQueue) -> None:
     peer = Peer(lab, queue, window=100)
     for number in range(20):
         lab.publish(queue, b"%d" % number, delay_ms=1000 * (20 - number))
@@ -252,8 +223,7 @@ def test_suspend_for_an_hour_is_handled() -> None:
     assert sorted(peer.seqs) == list(range(1, 21)) and queue.counts().delayed == 0
 
 
-def test_message_expiring_at_a_subscribe_is_dead_lettered_once() -> None:
-    lab = Lab()
+def test_message_expiring_at_a_subscribe_is_dead_lettered_once(lab: Lab) -> None:
     queue = lab.queue(dead_letter="dead")
     lab.publish_messages(queue, [message("m", ttl_ms=500)])
     lab.host.pass_time(500)  # it expires, and its dead letter is on its way
@@ -263,8 +233,7 @@ def test_message_expiring_at_a_subscribe_is_dead_lettered_once() -> None:
     assert lab.bodies(lab.queue("dead")) == [b"m"]
 
 
-def test_message_expiring_before_due_is_counted_correctly() -> None:
-    lab = Lab()
+def test_message_expiring_before_due_is_counted_correctly(lab: Lab) -> None:
     queue = lab.queue(dead_letter="dead")
     lab.publish_messages(queue, [message("m", ttl_ms=500, delay_ms=5000)])
     assert queue.counts()[:3] == (0, 0, 1)
@@ -275,10 +244,8 @@ def test_message_expiring_before_due_is_counted_correctly() -> None:
     assert queue.counts()[:3] == (0, 0, 0)
 
 
-def test_settled_delayed_messages_are_freed() -> None:
+def test_settled_delayed_messages_are_freed(lab: Lab, queue: LocalQueue) -> None:
     """A delay, or a time to live, of a message that was settled or purged was remembered until it would have come."""
-    lab = Lab()
-    queue = lab.queue()
     group = queue.index.unnamed
     for _ in range(20):
         seqs = lab.publish(queue, *numbered(50), delay_ms=1_000_000, ttl_ms=3_000_000)
@@ -297,9 +264,7 @@ def test_settled_delayed_messages_are_freed() -> None:
     assert queue.counts()[:3] == (0, 0, 0)
 
 
-def test_empty_queue_frees_its_schedule() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_empty_queue_frees_its_schedule(lab: Lab, queue: LocalQueue) -> None:
     for _ in range(200):
         lab.publish(queue, "m", ttl_ms=3_000_000)
         lab.lease(queue, 1, 1_000_000)
@@ -310,9 +275,7 @@ def test_empty_queue_frees_its_schedule() -> None:
     assert queue.index.unnamed.due_entries == queue.leases.due_entries == 0
 
 
-def test_expiry_times_of_settled_messages_are_freed() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_expiry_times_of_settled_messages_are_freed(lab: Lab, queue: LocalQueue) -> None:
     for _ in range(300):
         lab.publish(queue, "m", ttl_ms=3_000_000)
         assert lab.pop(queue) == b"m"

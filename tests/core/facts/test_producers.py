@@ -53,18 +53,14 @@ def numbers(lab: Lab, queue: LocalQueue) -> list[int]:
     return [int(body) for body in lab.bodies(queue)]
 
 
-def test_resent_message_is_confirmed_and_not_stored_again() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_resent_message_is_confirmed_and_not_stored_again(lab: Lab, queue: LocalQueue) -> None:
     assert sent(lab, queue, 1, 3) == [(None, 1, 3)]
     assert sent(lab, queue, 1, 3) == [(None, 0, 3)]
     assert sent(lab, queue, 2, 4) == [(None, 0, 2), (None, 4, 2)]
     assert numbers(lab, queue) == [1, 2, 3, 4, 5]
 
 
-def test_unknown_producer_starts_at_one_with_its_own_numbers() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_unknown_producer_starts_at_one_with_its_own_numbers(lab: Lab, queue: LocalQueue) -> None:
     ((error, _, _),) = sent(lab, queue, 1041)
     assert isinstance(error, NumberGap) and error.expected == 1 and "begins with number 1" in str(error)
     assert sent(lab, queue, 1041, after=0) == [(None, 1, 1)]
@@ -73,10 +69,8 @@ def test_unknown_producer_starts_at_one_with_its_own_numbers() -> None:
     assert sent(lab, lab.queue("other"), 1) == [(None, 1, 1)]
 
 
-def test_messages_behind_a_refused_first_one_are_refused() -> None:
+def test_messages_behind_a_refused_first_one_are_refused(lab: Lab, queue: LocalQueue) -> None:
     """It was stored, and then the first passed for a repeat when it was sent again: confirmed, and lost."""
-    lab = Lab()
-    queue = lab.queue()
     lab.publish(queue, b"x")
     lab.disk.eio_chance = 1
     refused = send(lab, queue, 1, 2)
@@ -90,9 +84,7 @@ def test_messages_behind_a_refused_first_one_are_refused() -> None:
     assert lab.bodies(queue) == [b"x", b"1", b"2", b"3"]
 
 
-def test_early_number_is_refused_with_the_expected_number() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_early_number_is_refused_with_the_expected_number(lab: Lab, queue: LocalQueue) -> None:
     sent(lab, queue, 1)
     ((error, _, count),) = sent(lab, queue, 3, 2)
     assert isinstance(error, NumberGap) and (error.expected, count) == (2, 2)
@@ -102,9 +94,7 @@ def test_early_number_is_refused_with_the_expected_number() -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_repeat_before_the_commit_waits_for_it(whole: bool) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_repeat_before_the_commit_waits_for_it(lab: Lab, queue: LocalQueue, whole: bool) -> None:
     first, second = send(lab, queue, 1, 3, whole=whole), send(lab, queue, 1, 5, whole=whole)
     lab.settle()
     assert (first, second) == ([(None, 1, 3)], [(None, 0, 3), (None, 4, 2)])
@@ -138,9 +128,7 @@ def test_a_gap_behind_a_refusal_alone_is_answered_too() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_numbers_survive_a_restart_together_with_their_messages(how: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_numbers_survive_a_restart_together_with_their_messages(lab: Lab, queue: LocalQueue, how: str) -> None:
     sent(lab, queue, 1, 3)
     lab.restart(how)
     queue = lab.again(queue)
@@ -179,9 +167,7 @@ def test_longest_idle_producers_are_dropped_at_the_limit() -> None:
     assert len(known) == most
 
 
-def test_idle_producer_is_dropped() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_idle_producer_is_dropped(lab: Lab, queue: LocalQueue) -> None:
     sent(lab, queue, 5, after=0)
     lab.pass_time(PRODUCER_IDLE_MS)
     assert queue.last_number(A) is None
@@ -190,9 +176,7 @@ def test_idle_producer_is_dropped() -> None:
     assert sent(lab, queue, 7) == [(None, 3, 1)]
 
 
-def test_deleted_queue_drops_its_producers() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_deleted_queue_drops_its_producers(lab: Lab, queue: LocalQueue) -> None:
     sent(lab, queue, 5, after=0)
     lab.answer(lambda done: lab.broker.delete(queue.name, done))
     queue = lab.queue()
@@ -200,10 +184,8 @@ def test_deleted_queue_drops_its_producers() -> None:
 
 
 @pytest.mark.soak
-def test_very_many_producers_can_be_dropped_together() -> None:
+def test_very_many_producers_can_be_dropped_together(lab: Lab, queue: LocalQueue) -> None:
     """Each step passed over all those that were gone already: minutes for 300,000, where it is a second now."""
-    lab = Lab()
-    queue = lab.queue()
     sent(lab, queue, 1)
     last = queue.last_number(A)
     assert last is not None
@@ -323,9 +305,8 @@ def test_refused_first_message_is_not_overtaken() -> None:
     assert numbers(lab, queue) == [1, 2]
 
 
-def test_answers_follow_the_order_of_messages() -> None:
+def test_answers_follow_the_order_of_messages(lab: Lab) -> None:
     """Whose answer it is says the order alone: when a refusal came late, what it refused was confirmed."""
-    lab = Lab()
     queue = lab.queue(max_message_size=10)
     assert sent(lab, queue, 1) == [(None, 1, 1)]
     order: list[str] = []

@@ -18,9 +18,8 @@ def kept(queue: LocalQueue) -> tuple[int, int]:
     return len(queue.index.groups), len([*queue.dispatcher])
 
 
-def test_settled_undeclared_groups_are_dropped() -> None:
+def test_settled_undeclared_groups_are_dropped(lab: Lab) -> None:
     """Each name that was ever named stayed in memory, with its ring, as long as the server ran."""
-    lab = Lab()
     queue = lab.queue(groups=["declared"])
     lab.publish(queue, "for all")
     for number in range(20 * FEW):
@@ -31,9 +30,7 @@ def test_settled_undeclared_groups_are_dropped() -> None:
     assert lab.pop(queue) == b"for all"
 
 
-def test_undeclared_groups_only_queried_are_dropped() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_undeclared_groups_only_queried_are_dropped(lab: Lab, queue: LocalQueue) -> None:
     for number in range(20 * FEW):
         assert lab.pop(queue, f"pop{number}") is None
         assert lab.lease(queue, group=f"lease{number}") == []
@@ -41,8 +38,7 @@ def test_undeclared_groups_only_queried_are_dropped() -> None:
     assert max(kept(queue)) <= FEW
 
 
-def test_empty_queue_drops_undeclared_groups() -> None:
-    lab = Lab()
+def test_empty_queue_drops_undeclared_groups(lab: Lab) -> None:
     queue = lab.queue(groups=["declared"])
     lab.publish(queue, "m", groups=("a", "declared"))
     assert lab.pop(queue, "a") == lab.pop(queue, "declared") == b"m"
@@ -50,9 +46,7 @@ def test_empty_queue_drops_undeclared_groups() -> None:
     assert set(queue.index.groups) == {"", "declared"}
 
 
-def test_formerly_declared_groups_are_dropped() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_formerly_declared_groups_are_dropped(lab: Lab, queue: LocalQueue) -> None:
     for number in range(2 * FEW):
         lab.queue(groups=[f"g{number}"])
         lab.publish(queue, "m")
@@ -63,9 +57,7 @@ def test_formerly_declared_groups_are_dropped() -> None:
     assert queue.facts.count(Note.ACKED) == 0
 
 
-def test_groups_in_use_are_kept() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_groups_in_use_are_kept(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "waits", groups=("pending",))
     lab.publish(queue, "n", groups=("leased", "delayed"))
     (lease,) = lab.lease(queue, group="leased")
@@ -84,9 +76,8 @@ def test_groups_in_use_are_kept() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_settles_of_a_dropped_group_survive_copying(how: str) -> None:
+def test_settles_of_a_dropped_group_survive_copying(lab: Lab, how: str) -> None:
     """A copy says for each group that its message names what is settled, also for those that are forgotten."""
-    lab = Lab()
     queue = lab.queue(cap=64 * 1024)
     lab.publish(queue, *numbered(3, 100), groups=("done", "waits"))
     assert lab.pop_all(queue, "done") == numbered(3, 100)
@@ -106,9 +97,7 @@ def test_settles_of_a_dropped_group_survive_copying(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_recreated_group_knows_earlier_deliveries(how: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_recreated_group_knows_earlier_deliveries(lab: Lab, queue: LocalQueue, how: str) -> None:
     lab.publish(queue, "one", groups=("g",))
     assert lab.pop(queue, "g") == b"one"
     for number in range(5 * FEW):
@@ -124,9 +113,7 @@ def test_recreated_group_knows_earlier_deliveries(how: str) -> None:
     assert Peer(lab, queue, group="g2").tries == [0]
 
 
-def test_start_creates_only_groups_with_pending_messages() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_start_creates_only_groups_with_pending_messages(lab: Lab, queue: LocalQueue) -> None:
     for number in range(5 * FEW):
         lab.publish(queue, "m", groups=(f"g{number}",))
         if number % FEW:
@@ -143,9 +130,8 @@ def crowd(lab: Lab, queue: LocalQueue) -> None:
         lab.publish(queue, "m", groups=(f"g{number}",))
 
 
-def test_undeclared_groups_are_limited() -> None:
+def test_undeclared_groups_are_limited(lab: Lab) -> None:
     """There was no limit: a client could have a queue keep a group for each name it could think of."""
-    lab = Lab()
     queue = lab.queue(groups=["declared"])
     crowd(lab, queue)
     answers = lab.publish_answers(
@@ -168,9 +154,7 @@ def test_undeclared_groups_are_limited() -> None:
     assert lab.pop(queue, "new") == lab.pop(queue, "other") == b"d"
 
 
-def test_group_names_of_one_commit_count_together() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_group_names_of_one_commit_count_together(lab: Lab, queue: LocalQueue) -> None:
     answers = lab.publish_answers(queue, [message("m", groups=(f"g{n}",)) for n in range(UNDECLARED_MAX + 3)])
     assert sum(count for error, _, count in answers if error is None) == UNDECLARED_MAX
     with pytest.raises(Conflict):
@@ -179,8 +163,7 @@ def test_group_names_of_one_commit_count_together() -> None:
     assert len(lab.again(queue).index.groups) == UNDECLARED_MAX + 1
 
 
-def test_a_transaction_over_two_queues_is_refused_whole() -> None:
-    lab = Lab()
+def test_a_transaction_over_two_queues_is_refused_whole(lab: Lab) -> None:
     queue, other = lab.queue(), lab.queue("other")
     crowd(lab, queue)
     transaction = lab.broker.transaction()

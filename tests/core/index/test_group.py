@@ -71,9 +71,7 @@ def test_counters_are_consistent_after_each_step(seed: int) -> None:
         check_books(queue)
 
 
-def test_group_declared_while_holding_messages_gets_no_duplicates() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_group_declared_while_holding_messages_gets_no_duplicates(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "1", groups=("g",))
     peer = Peer(lab, queue, group="g")
     lab.publish(queue, "2", "3")
@@ -83,9 +81,7 @@ def test_group_declared_while_holding_messages_gets_no_duplicates() -> None:
     check_books(queue)
 
 
-def test_requeued_and_settled_message_is_skipped() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_requeued_and_settled_message_is_skipped(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "1", "2", "3")
     Peer(lab, queue, window=2).close()
     assert lab.answer(lambda done: queue.settle_by_id(1, done)) == (None, True)
@@ -93,9 +89,7 @@ def test_requeued_and_settled_message_is_skipped() -> None:
     check_books(queue)
 
 
-def test_rescheduled_message_ignores_its_first_due_time() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_rescheduled_message_ignores_its_first_due_time(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "1")
     peer = Peer(lab, queue)
     peer.nack(1, delay_ms=1000)
@@ -126,9 +120,7 @@ def test_waiting_messages_in_memory_are_bounded() -> None:
     assert unnamed(queue)._held == 0
 
 
-def test_equal_states_share_one_log_record() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_equal_states_share_one_log_record(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(6))
     peer = Peer(lab, queue, window=5)
     peer.consumer.hold()
@@ -141,9 +133,7 @@ def test_equal_states_share_one_log_record() -> None:
     assert (queue.log.room.kept, segment.tries_records, group.tries_records_in(segment)) == (6 * RETRY_BYTES, 0, [])
 
 
-def test_first_pending_is_the_lowest_seq() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_first_pending_is_the_lowest_seq(lab: Lab, queue: LocalQueue) -> None:
     group = unnamed(queue)
     assert group.first_pending(99) == 99
     lab.publish(queue, *numbered(4))
@@ -179,9 +169,7 @@ def test_requeued_message_dropped_from_memory_is_read_again() -> None:
     assert (peer.bodies, peer.tries) == (bodies, [1] * 5)
 
 
-def test_redelivery_after_a_restart_has_its_own_record() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_redelivery_after_a_restart_has_its_own_record(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "1", "2")
     for tries in range(4):
         assert Peer(lab, queue).tries == [tries, tries]

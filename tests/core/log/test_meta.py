@@ -10,6 +10,7 @@ from zlib import crc32
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.disk import Disk, OsDisk, OsFile
 from curbstone.core.engine.log.meta import META_BYTES_MAX, Meta, load_meta, meta_reserve, store_meta
 from curbstone.core.errors import DataDirectoryError, MetaDamaged
@@ -153,9 +154,9 @@ def test_members_and_options_of_a_newer_version_are_kept_and_named() -> None:
         Meta.decode(written(facts | {"policy": 5}), "m", DEFAULTS)
 
 
-def test_a_queue_with_options_of_a_newer_version_is_served_and_they_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_queue_with_options_of_a_newer_version_is_served_and_they_are_named(
+    lab: Lab, queue: LocalQueue, caplog: pytest.LogCaptureFixture
+) -> None:
     lab.publish(queue, "a", "b")
     meta = replace(queue.meta, unknown_policy={"colour": "red"})
     lab.disk.names[f"{queue.log.directory}/meta"].cache[:] = meta.encode()

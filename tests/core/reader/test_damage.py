@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.options import MIB
 from tests.core.reader.test_scan import look, seqs
 from tests.kit.inode import Inode
@@ -31,13 +32,13 @@ def bad_sector(inode: Inode, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("harm", [flipped_bit, bad_sector])
 def test_page_skips_only_damaged_messages(
+    lab: Lab,
+    queue: LocalQueue,
     harm: Callable[[Inode, int, pytest.MonkeyPatch], None],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Until the next start all messages around them were refused, too."""
-    lab = Lab()
-    queue = lab.queue()
     for commit in range(3):
         lab.publish(queue, *[b"%d: " % commit + body for body in numbered(10, 1000)])
     lab.restart("kill")  # none of them is in memory
@@ -56,11 +57,9 @@ def test_page_skips_only_damaged_messages(
 
 @pytest.mark.parametrize("harm", [flipped_bit, bad_sector])
 def test_page_serves_cached_messages_damaged_on_disk(
-    harm: Callable[[Inode, int, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    lab: Lab, queue: LocalQueue, harm: Callable[[Inode, int, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of the page was refused until these messages had left the memory."""
-    lab = Lab()
-    queue = lab.queue()
     for commit in range(3):
         lab.publish(queue, *[b"%d: " % commit + body for body in numbered(10, 1000)])
     peer = Peer(lab, queue, window=15)

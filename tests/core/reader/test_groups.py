@@ -77,8 +77,7 @@ def mixed(lab: Lab) -> LocalQueue:
 
 
 @HOWS
-def test_group_from_the_earliest_position_sees_live_messages(how: str) -> None:
-    lab = Lab()
+def test_group_from_the_earliest_position_sees_live_messages(lab: Lab, how: str) -> None:
     queue = mixed(lab)
     assert declare(lab, queue) == GroupInfo("g", queue.uid, 3, 11, 0, "hold", 0, 5)
     assert seen(queue) == [3, 5, 6, 8, 9]
@@ -93,8 +92,7 @@ def test_group_from_the_earliest_position_sees_live_messages(how: str) -> None:
 
 @HOWS
 @pytest.mark.parametrize(("start", "found"), [(LATEST, []), (6, [6, 8, 9]), (1, [3, 5, 6, 8, 9]), (11, [])])
-def test_group_can_start_at_any_position(start: Start, found: list[int], how: str) -> None:
-    lab = Lab()
+def test_group_can_start_at_any_position(lab: Lab, start: Start, found: list[int], how: str) -> None:
     queue = mixed(lab)
     declare(lab, queue, start=start)
     assert seen(queue) == found
@@ -121,18 +119,14 @@ def test_group_can_start_at_a_time() -> None:
     assert queue.reading.position("at2") == 4004
 
 
-def test_start_beyond_the_end_is_refused() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_start_beyond_the_end_is_refused(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "m")
     with pytest.raises(BadRequest, match="next message is 2"):
         declare(lab, queue, start=3)
     assert queue.options.groups == ()
 
 
-def test_declaring_again_changes_only_the_overflow_option() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_declaring_again_changes_only_the_overflow_option(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(5))
     declare(lab, queue)
     ack_to(lab, queue, 3)
@@ -147,9 +141,7 @@ def test_declaring_again_changes_only_the_overflow_option() -> None:
 
 
 @HOWS
-def test_redeclared_group_starts_anew(how: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_redeclared_group_starts_anew(lab: Lab, queue: LocalQueue, how: str) -> None:
     lab.publish(queue, *numbered(6))
     declare(lab, queue, skips=True)
     peer = Peer(lab, queue, group="g")
@@ -169,9 +161,7 @@ def test_redeclared_group_starts_anew(how: str) -> None:
 
 
 @HOWS
-def test_messages_settled_before_a_declaration_stay_settled(how: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_messages_settled_before_a_declaration_stay_settled(lab: Lab, queue: LocalQueue, how: str) -> None:
     lab.publish(queue, "1", "2", "3", groups=("g",))
     lab.publish(queue, "4")
     Peer(lab, queue, group="g").ack(2)
@@ -181,9 +171,7 @@ def test_messages_settled_before_a_declaration_stay_settled(how: str) -> None:
     assert seen(lab.again(queue)) == [1, 3, 4]
 
 
-def test_messages_in_flight_at_a_declaration_are_not_delivered_twice() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_messages_in_flight_at_a_declaration_are_not_delivered_twice(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "1")
     lab.publish(queue, "2", "3", groups=("g",))
     peer = Peer(lab, queue, group="g", window=10)
@@ -197,9 +185,7 @@ def test_messages_in_flight_at_a_declaration_are_not_delivered_twice() -> None:
 
 
 @HOWS
-def test_a_cumulative_ack_settles_all_below_and_survives(how: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_cumulative_ack_settles_all_below_and_survives(lab: Lab, queue: LocalQueue, how: str) -> None:
     lab.publish(queue, *numbered(10))
     declare(lab, queue)
     assert ack_to(lab, queue, 4)[2:8] == (5, 11, 0, "hold", 0, 6)
@@ -214,10 +200,10 @@ def test_a_cumulative_ack_settles_all_below_and_survives(how: str) -> None:
 
 @HOWS
 def test_outdated_reader_position_is_reported_after_restarts_and_drops(
+    lab: Lab,
     how: str,
 ) -> None:
     """The ids of readers were all that was known of acks, in memory: after a restart an old position passed."""
-    lab = Lab()
     queue = lab.queue(cap=256 * 1024)
     declare(lab, queue)
     lab.publish(queue, *numbered(30))
@@ -238,9 +224,7 @@ def test_outdated_reader_position_is_reported_after_restarts_and_drops(
     informed(lab, partial(queue.reading.ack_to, "g", 1, reader="first"))
 
 
-def test_ack_beyond_the_end_is_refused() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_ack_beyond_the_end_is_refused(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "m")
     declare(lab, queue)
     with pytest.raises(BadRequest, match="next message is 2"):
@@ -252,9 +236,7 @@ def test_ack_beyond_the_end_is_refused() -> None:
     assert queue.reading.position("g") == 1
 
 
-def test_a_cumulative_ack_makes_deliveries_and_leases_stale() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_cumulative_ack_makes_deliveries_and_leases_stale(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(6))
     declare(lab, queue)
     peer = Peer(lab, queue, group="g", window=2)
@@ -318,10 +300,8 @@ def test_skipping_group_loses_only_the_oldest_needed(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["kill", "power"])
-def test_skipped_messages_are_no_gap_after_a_crash(how: str) -> None:
+def test_skipped_messages_are_no_gap_after_a_crash(lab: Lab, queue: LocalQueue, how: str) -> None:
     """Settles waited for room while their messages were cleaned away: some returned, and others between did not."""
-    lab = Lab()
-    queue = lab.queue()
     declare(lab, queue, skips=True)
     lab.publish(queue, *numbered(20))
     lost = queue.index.clear_below(queue.index.group("g"), 11)
@@ -358,9 +338,7 @@ def test_messages_pending_in_other_groups_are_not_skipped() -> None:
 
 
 @HOWS
-def test_purge_counts_as_a_loss(how: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_purge_counts_as_a_loss(lab: Lab, queue: LocalQueue, how: str) -> None:
     declare(lab, queue)
     lab.publish(queue, *numbered(5))
     ack_to(lab, queue, 2)
@@ -376,9 +354,7 @@ def test_purge_counts_as_a_loss(how: str) -> None:
 
 
 @HOWS
-def test_redeclared_group_has_no_losses(how: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_redeclared_group_has_no_losses(lab: Lab, queue: LocalQueue, how: str) -> None:
     declare(lab, queue)
     lab.publish(queue, *numbered(5))
     lab.purge(queue)
@@ -393,9 +369,7 @@ def test_redeclared_group_has_no_losses(how: str) -> None:
     assert queue.reading.info("g").lost == 1
 
 
-def test_options_and_groups_stay_consistent() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_options_and_groups_stay_consistent(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "1")
     declare(lab, queue, skips=True)
     lab.queue(groups=["g", "h"])
@@ -446,8 +420,7 @@ def test_cleaner_makes_room_for_a_group() -> None:
     assert lab.again(queue).reading.info("g").pending == count
 
 
-def test_failed_declaration_is_not_confirmed_and_can_be_retried() -> None:
-    lab = Lab()
+def test_failed_declaration_is_not_confirmed_and_can_be_retried(lab: Lab) -> None:
     queue = mixed(lab)
     lab.disk.eio_chance = 1
     with pytest.raises(CurbstoneError):
@@ -478,8 +451,7 @@ def _keep(answers: list[Any], *given: Any) -> None:
     answers.append(given)
 
 
-def test_groups_of_an_earlier_meta_format_hold() -> None:
-    lab = Lab()
+def test_groups_of_an_earlier_meta_format_hold(lab: Lab) -> None:
     meta = lab.queue(groups=["a"]).meta
     assert b"since" not in meta.encode() and b"skips" not in meta.encode()
     again = Meta.decode(meta.encode(), "meta", lab.defaults)

@@ -49,8 +49,7 @@ def history(lab: Lab, queue: LocalQueue, limit: int = 10_000) -> list[Event]:
 
 
 @HOWS
-def test_journal_lists_events_in_order_after_a_restart(how: str) -> None:
-    lab = Lab()
+def test_journal_lists_events_in_order_after_a_restart(lab: Lab, how: str) -> None:
     queue = lab.queue(groups=["a"], max_tries=3)
     lab.publish(queue, *numbered(4))
     lab.publish(queue, "later", delay_ms=1000)
@@ -74,8 +73,7 @@ def test_journal_lists_events_in_order_after_a_restart(how: str) -> None:
     assert reported(history(lab, queue)) == reported(first)
 
 
-def test_each_settle_reason_has_its_own_word() -> None:
-    lab = Lab()
+def test_each_settle_reason_has_its_own_word(lab: Lab) -> None:
     queue = lab.queue(groups=["a"], max_tries=2)
     lab.publish(queue, *numbered(4))
     lab.publish(queue, "later", delay_ms=1000)
@@ -106,9 +104,7 @@ def test_each_settle_reason_has_its_own_word() -> None:
     assert found[0].value == len(numbered(4)[0]) and found[0].time_ms == lab.host.wall_ms() - 100
 
 
-def test_journal_does_not_depend_on_page_size() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_journal_does_not_depend_on_page_size(lab: Lab, queue: LocalQueue) -> None:
     peer = Peer(lab, queue)
     for count in (7, 1, 30, 2):
         peer.ack(*lab.publish(queue, *numbered(count))[::2])

@@ -28,8 +28,7 @@ def listed(lab: Lab, queue: LocalQueue, limit: int = 20, **how: Any) -> KeyList:
     return found
 
 
-def test_fair_queue_counts_published_messages() -> None:
-    lab = Lab()
+def test_fair_queue_counts_published_messages(lab: Lab) -> None:
     queue = lab.queue(key_limit=2, fair=True)
     publish(lab, queue, "a1 b1 a2 a3 a4 -1 -2 c1")
     assert counted(lab, queue) == {"a": (4, 0), "": (2, 0), "b": (1, 0), "c": (1, 0)}
@@ -41,8 +40,7 @@ def test_fair_queue_counts_published_messages() -> None:
     assert counted(lab, queue) == {"a": (0, 2)}
 
 
-def test_messages_settled_while_waiting_are_not_counted() -> None:
-    lab = Lab()
+def test_messages_settled_while_waiting_are_not_counted(lab: Lab) -> None:
     queue = lab.queue(fair=True, key_limit=0)
     publish(lab, queue, " ".join([f"a{n}" for n in range(9)]) + " b1 b2")
     assert lab.answer(partial(queue.settle_by_id, 4)) == (None, True)
@@ -51,8 +49,7 @@ def test_messages_settled_while_waiting_are_not_counted() -> None:
     assert listed(lab, queue) == KeyList(0, [])
 
 
-def test_requeued_message_is_counted_once() -> None:
-    lab = Lab()
+def test_requeued_message_is_counted_once(lab: Lab) -> None:
     queue = lab.queue(fair=True, key_limit=0)
     publish(lab, queue, "a1 a2 a3 b1")
     peer = Peer(lab, queue, window=2)
@@ -61,8 +58,7 @@ def test_requeued_message_is_counted_once() -> None:
     assert counted(lab, queue) == {"a": (3, 0), "b": (1, 0)}
 
 
-def test_ordered_keys_are_counted_when_reached() -> None:
-    lab = Lab()
+def test_ordered_keys_are_counted_when_reached(lab: Lab) -> None:
     queue = lab.queue(groups=["g"])
     publish(lab, queue, "a1 a2 a3 b1 -1")
     assert listed(lab, queue) == KeyList(0, [])
@@ -71,8 +67,7 @@ def test_ordered_keys_are_counted_when_reached() -> None:
     assert counted(lab, queue, group="g") == counted(lab, queue, group="no such group") == {}
 
 
-def test_key_reports_when_its_rate_allows_the_next_delivery() -> None:
-    lab = Lab()
+def test_key_reports_when_its_rate_allows_the_next_delivery(lab: Lab) -> None:
     queue = lab.queue(key_limit=0, key_rate=0.5)
     publish(lab, queue, "a1 a2")
     lab.pass_time(2000)
@@ -82,8 +77,9 @@ def test_key_reports_when_its_rate_allows_the_next_delivery() -> None:
 
 
 @pytest.mark.parametrize("by_in_flight", [False, True])
-def test_top_keys_do_not_depend_on_the_slice_size(monkeypatch: pytest.MonkeyPatch, by_in_flight: bool) -> None:
-    lab = Lab()
+def test_top_keys_do_not_depend_on_the_slice_size(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, by_in_flight: bool
+) -> None:
     queue = lab.queue(fair=True, key_limit=0)
     lab.publish_messages(queue, [keyed(f"k{n % 41}", str(n)) for n in range(500)])
     Peer(lab, queue, window=100)

@@ -28,8 +28,7 @@ def body(number: int, size: int = 500) -> bytes:
     return b"%d " % number + b"x" * size
 
 
-def test_newest_messages_are_kept_in_order_and_dropped_ones_counted() -> None:
-    lab = Lab()
+def test_newest_messages_are_kept_in_order_and_dropped_ones_counted(lab: Lab) -> None:
     queue = dropping(lab)
     for number in range(1000):
         lab.publish(queue, body(number))
@@ -43,8 +42,7 @@ def test_newest_messages_are_kept_in_order_and_dropped_ones_counted() -> None:
     assert numbers(lab.pop_all(queue)) == kept
 
 
-def test_unsettled_messages_are_kept_and_delayed_ones_dropped() -> None:
-    lab = Lab()
+def test_unsettled_messages_are_kept_and_delayed_ones_dropped(lab: Lab) -> None:
     queue = dropping(lab)
     peer = Peer(lab, queue, window=5)
     lab.publish(queue, *[body(number) for number in range(5)])
@@ -63,8 +61,7 @@ def test_unsettled_messages_are_kept_and_delayed_ones_dropped() -> None:
     assert kept == sorted(kept) and kept[0] == 4 and kept[-1] == 499
 
 
-def test_all_groups_drop_and_declared_ones_record_losses() -> None:
-    lab = Lab()
+def test_all_groups_drop_and_declared_ones_record_losses(lab: Lab) -> None:
     queue = dropping(lab, groups=["g"])
     for number in range(400):
         lab.publish(queue, body(number))
@@ -75,8 +72,7 @@ def test_all_groups_drop_and_declared_ones_record_losses() -> None:
     assert kept == list(range(info.lost, 400))
 
 
-def test_queue_refuses_while_everything_is_held_and_recovers() -> None:
-    lab = Lab()
+def test_queue_refuses_while_everything_is_held_and_recovers(lab: Lab) -> None:
     queue = dropping(lab)
     peer = Peer(lab, queue, window=100_000)
     with pytest.raises(QueueFull):
@@ -89,8 +85,7 @@ def test_queue_refuses_while_everything_is_held_and_recovers() -> None:
     assert numbers(lab.bodies(queue))[-1] == 5000
 
 
-def test_message_too_large_for_the_cap_drops_no_other() -> None:
-    lab = Lab()
+def test_message_too_large_for_the_cap_drops_no_other(lab: Lab) -> None:
     queue = dropping(lab)
     lab.publish(queue, *[body(number) for number in range(10)])
     for _ in range(2):

@@ -70,9 +70,7 @@ def test_counts_of_an_unknown_group_are_zero() -> None:
     assert lab.peek(queue) != []
 
 
-def test_byte_count_matches_the_directory() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_byte_count_matches_the_directory(lab: Lab, queue: LocalQueue) -> None:
     for _ in range(20):
         lab.publish(queue, *numbered(50, 500))
         lab.pop_all(queue)
@@ -99,9 +97,7 @@ def test_settling_an_unknown_id_is_reported() -> None:
         assert lab.answer(partial(queue.settle_by_id, seq)) == (None, False)
 
 
-def test_a_message_settled_by_id_is_no_longer_held_by_its_consumer() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_message_settled_by_id_is_no_longer_held_by_its_consumer(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(3))
     peer = Peer(lab, queue, window=2)
     lab.answer(lambda done: queue.settle_by_id(1, done))
@@ -110,9 +106,7 @@ def test_a_message_settled_by_id_is_no_longer_held_by_its_consumer() -> None:
     assert peer.seqs == [1, 2, 3]
 
 
-def test_a_message_settled_by_id_is_no_longer_held_by_a_paused_consumer_either() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_message_settled_by_id_is_no_longer_held_by_a_paused_consumer_either(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(3))
     peer = Peer(lab, queue, window=2)
     peer.consumer.pause()
@@ -134,8 +128,7 @@ def test_purge_removes_ready_and_delayed_and_keeps_unsettled() -> None:
     assert lab.pop_all(queue) == [numbered(4)[0]]
 
 
-def test_purge_counts_a_message_once_and_only_if_no_group_holds_it() -> None:
-    lab = Lab()
+def test_purge_counts_a_message_once_and_only_if_no_group_holds_it(lab: Lab) -> None:
     queue = lab.queue(groups=["a", "b"])
     lab.publish(queue, *numbered(3))
     lab.lease(queue, group="a")
@@ -143,14 +136,12 @@ def test_purge_counts_a_message_once_and_only_if_no_group_holds_it() -> None:
     assert [queue.counts(group)[:3] for group in ("", "a", "b")] == [(0, 0, 0), (0, 1, 0), (0, 0, 0)]
 
 
-def test_purging_an_empty_queue_is_nothing() -> None:
-    lab = Lab()
+def test_purging_an_empty_queue_is_nothing(lab: Lab) -> None:
     assert lab.purge(lab.queue()) == 0
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_purged_messages_do_not_return(how: str) -> None:
-    lab = Lab()
+def test_purged_messages_do_not_return(lab: Lab, how: str) -> None:
     queue = lab.queue(groups=["a"])
     lab.publish(queue, *numbered(100), delay_ms=5000)
     lab.publish(queue, *numbered(100))
@@ -182,9 +173,7 @@ def test_purge_leaves_no_byte_of_a_body_in_any_file(count: int, wip: int) -> Non
     assert not [path for path, inode in lab.disk.names.items() if b"secret" in inode.cache]
 
 
-def test_queue_works_after_a_purge() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_queue_works_after_a_purge(lab: Lab, queue: LocalQueue) -> None:
     for _ in range(5):
         lab.publish(queue, *numbered(100, 100))
         assert lab.purge(queue) == 100
@@ -193,9 +182,7 @@ def test_queue_works_after_a_purge() -> None:
     assert lab.bodies(lab.again(queue)) == [b"a"]
 
 
-def test_message_published_during_a_purge_is_kept() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_message_published_during_a_purge_is_kept(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(10))
     answers: list[object] = []
     queue.purge(lambda *given: answers.append(given))
@@ -205,9 +192,8 @@ def test_message_published_during_a_purge_is_kept() -> None:
 
 
 @pytest.mark.parametrize("how", ["delete", "shutdown"])
-def test_peek_at_an_ending_queue_is_refused(how: str) -> None:
+def test_peek_at_an_ending_queue_is_refused(lab: Lab, how: str) -> None:
     """It was read from the disk again and again, and the answer never came."""
-    lab = Lab()
     lab.publish(lab.queue(), "a", "b")
     lab.restart()
     queue = lab.broker.get(queue_name("q"))

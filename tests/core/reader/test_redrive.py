@@ -33,8 +33,7 @@ def died(lab: Lab, queue: LocalQueue, bodies: list[bytes]) -> LocalQueue:
     return lab.broker.get(parse_queue_name(queue.options.dead_letter))
 
 
-def test_redrive_returns_dead_letters_without_dead_letter_headers() -> None:
-    lab = Lab()
+def test_redrive_returns_dead_letters_without_dead_letter_headers(lab: Lab) -> None:
     queues = [lab.queue(name, dead_letter="dead") for name in ("a", "b")]
     for queue in queues:
         lab.publish_messages(queue, [Message(queue.name.queue.encode(), b"k:v\n")])
@@ -47,8 +46,7 @@ def test_redrive_returns_dead_letters_without_dead_letter_headers() -> None:
     assert lab.bodies(dead) == []
 
 
-def test_redrive_moves_up_to_the_limit_to_the_target_in_order() -> None:
-    lab = Lab()
+def test_redrive_moves_up_to_the_limit_to_the_target_in_order(lab: Lab) -> None:
     dead, _ = lab.queue("dead"), lab.queue("there")
     lab.publish(dead, *numbered(250))
     assert lab.answer(lambda done: dead.redrive(queue_name("there"), 220, done)) == (None, Redriven(220, {}, True))
@@ -56,8 +54,7 @@ def test_redrive_moves_up_to_the_limit_to_the_target_in_order() -> None:
     assert lab.bodies(dead) == numbered(250)[220:]
 
 
-def test_redrive_skips_messages_that_are_no_dead_letters() -> None:
-    lab = Lab()
+def test_redrive_skips_messages_that_are_no_dead_letters(lab: Lab) -> None:
     queue, dead = lab.queue(dead_letter="dead"), lab.queue("dead")
     lab.publish(dead, "never died")
     lab.publish(queue, "died")
@@ -123,8 +120,7 @@ def test_redrive_skips_dead_letters_of_a_full_queue() -> None:
     assert isinstance(error, QueueFull) and error.members == {"moved": 0}
 
 
-def test_redrive_counts_dead_letters_without_a_usable_source() -> None:
-    lab = Lab()
+def test_redrive_counts_dead_letters_without_a_usable_source(lab: Lab) -> None:
     gone, small = [lab.queue(name, dead_letter="dead") for name in ("gone", "small")]
     died(lab, gone, [b"1", b"2"])
     dead = died(lab, small, [b"long", b"4"])
@@ -140,9 +136,8 @@ def test_redrive_counts_dead_letters_without_a_usable_source() -> None:
         dead.redrive(dead.name, 1, lambda *_: None)
 
 
-def test_redrive_limit_counts_moved_messages() -> None:
+def test_redrive_limit_counts_moved_messages(lab: Lab) -> None:
     """Letters that can't move were counted, and with a limit nothing behind them was ever reached."""
-    lab = Lab()
     queue, dead = lab.queue("a", dead_letter="dead"), lab.queue("dead")
     lab.publish(dead, *numbered(150))
     died(lab, queue, [b"1", b"2"])
@@ -176,9 +171,8 @@ def one(lab: Lab, dead: LocalQueue, seq: int, to: str = "a") -> tuple[CurbstoneE
 
 @pytest.mark.parametrize("taken", [0, 4])
 @pytest.mark.parametrize("from_disk", [False, True])
-def test_single_dead_letter_is_redriven_without_reordering_others(taken: int, from_disk: bool) -> None:
+def test_single_dead_letter_is_redriven_without_reordering_others(lab: Lab, taken: int, from_disk: bool) -> None:
     """Also from before the place that was reached, where others were given back."""
-    lab = Lab()
     queue, dead = lab.queue("a"), lab.queue("dead")
     lab.publish(dead, *numbered(6))
     if taken:
@@ -211,8 +205,7 @@ def test_single_dead_letter_that_cannot_move_keeps_its_place() -> None:
     assert lab.pop_all(dead) == numbered(4, 3000)
 
 
-def test_held_delayed_or_missing_dead_letter_is_not_redriven() -> None:
-    lab = Lab()
+def test_held_delayed_or_missing_dead_letter_is_not_redriven(lab: Lab) -> None:
     lab.queue("a")
     dead = lab.queue("dead")
     lab.publish(dead, *numbered(3))
@@ -229,9 +222,8 @@ def test_held_delayed_or_missing_dead_letter_is_not_redriven() -> None:
 
 
 @pytest.mark.parametrize("how", ["delete", "shutdown"])
-def test_redrive_from_an_ending_queue_is_refused(how: str) -> None:
+def test_redrive_from_an_ending_queue_is_refused(lab: Lab, how: str) -> None:
     """It was read from the disk again and again, and the answer never came."""
-    lab = Lab()
     lab.queue("a")
     lab.publish(lab.queue("dead"), *numbered(3))
     lab.restart()
@@ -244,9 +236,8 @@ def test_redrive_from_an_ending_queue_is_refused(how: str) -> None:
     assert redriven == Redriven(0, {}, False)
 
 
-def test_skipped_dead_letters_are_delivered_once() -> None:
+def test_skipped_dead_letters_are_delivered_once(lab: Lab) -> None:
     """One take gave a letter as many times as it had stayed, and an ack of them all was refused."""
-    lab = Lab()
     dead = lab.queue("dead")
     lab.publish(dead, *numbered(3))
     Peer(lab, dead).close()

@@ -31,9 +31,7 @@ def seqs(lab: Lab, queue: LocalQueue, start: int = 1, **wanted: Any) -> tuple[li
     return [seq for seq, _, _ in found], next_seq
 
 
-def test_page_has_live_messages_and_the_next_position() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_page_has_live_messages_and_the_next_position(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(10))
     peer = Peer(lab, queue)
     peer.ack(3, 4, 9)
@@ -46,9 +44,7 @@ def test_page_has_live_messages_and_the_next_position() -> None:
     assert dict((seq, body) for seq, body, _ in look(lab, queue)[0])[5] == b"4:"
 
 
-def test_page_is_bounded_by_bytes_but_has_one_message() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_page_is_bounded_by_bytes_but_has_one_message(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(10, 1000))
     assert seqs(lab, queue, bytes_max=1) == ([1], 2)
     assert seqs(lab, queue, 4, bytes_max=2 * 1024 + 24) == ([4, 5], 6)
@@ -77,8 +73,7 @@ def test_pages_show_every_message_once_despite_the_cleaner() -> None:
         queue = lab.again(queue)
 
 
-def test_tries_are_reported_per_group() -> None:
-    lab = Lab()
+def test_tries_are_reported_per_group(lab: Lab) -> None:
     queue = lab.queue(groups=["a"])
     lab.publish(queue, *numbered(3))
     peer = Peer(lab, queue, group="a")
@@ -87,9 +82,7 @@ def test_tries_are_reported_per_group() -> None:
     assert [tries for _, _, tries in look(lab, queue)[0]] == [0, 0, 0]
 
 
-def test_positions_before_the_first_message_are_gone() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_positions_before_the_first_message_are_gone(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(3))
     Peer(lab, queue).ack(1, 2)
     with pytest.raises(Gone) as gone:
@@ -98,11 +91,11 @@ def test_positions_before_the_first_message_are_gone() -> None:
 
 
 def test_page_of_an_ended_queue_is_refused_without_damage(
+    lab: Lab,
+    queue: LocalQueue,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its files were looked for again and again, and then the log said that they could not be read."""
-    lab = Lab()
-    queue = lab.queue()
     lab.publish(queue, *numbered(10))
     assert lab.answer(lambda done: lab.broker.delete(queue.name, done)) == (True,)
     error, found, _ = lab.answer(lambda done: queue.reading.browse(Wanted(1), list, done))

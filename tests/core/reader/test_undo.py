@@ -57,9 +57,7 @@ def settle(lab: Lab, queue: LocalQueue, how: str) -> None:
 
 @pytest.mark.parametrize("end", ["", "shutdown", "kill", "power"])
 @pytest.mark.parametrize("how", ["acked", "auto", "deleted by id", "popped", "purged"])
-def test_undo_restores_settled_messages_in_place_untried(how: str, end: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_undo_restores_settled_messages_in_place_untried(lab: Lab, queue: LocalQueue, how: str, end: str) -> None:
     seqs = lab.publish(queue, *numbered(5))
     settle(lab, queue, how)
     later = lab.publish(queue, "later")
@@ -74,9 +72,7 @@ def test_undo_restores_settled_messages_in_place_untried(how: str, end: str) -> 
     assert Peer(lab, queue).bodies == [*numbered(5), b"later"]
 
 
-def test_restored_message_is_delivered_once_and_can_be_undone_again() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_restored_message_is_delivered_once_and_can_be_undone_again(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(3))
     settle(lab, queue, "acked")
     assert [back(lab, queue), back(lab, queue)] == [3, 0]
@@ -88,9 +84,7 @@ def test_restored_message_is_delivered_once_and_can_be_undone_again() -> None:
     assert lab.pop_all(queue) == numbered(3)
 
 
-def test_undo_by_count_time_or_id() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_undo_by_count_time_or_id(lab: Lab, queue: LocalQueue) -> None:
     seqs = lab.publish(queue, *numbered(10))
     for _ in range(10):
         lab.pop(queue)
@@ -105,11 +99,9 @@ def test_undo_by_count_time_or_id() -> None:
 
 @pytest.mark.parametrize("harm", [flipped_bit, bad_sector])
 def test_undo_stops_at_damage_and_reports_it(
-    harm: Callable[[Inode, int, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    lab: Lab, queue: LocalQueue, harm: Callable[[Inode, int, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It left that out without a word, and with it what was settled behind, up to the end of the segment."""
-    lab = Lab()
-    queue = lab.queue()
     for body in ("before", "damaged", "behind"):
         lab.publish(queue, body.ljust(5000))
         lab.pop(queue)
@@ -119,8 +111,7 @@ def test_undo_stops_at_damage_and_reports_it(
     assert lab.bodies(queue) == [b"behind".ljust(5000)]
 
 
-def test_rejected_expired_and_redriven_messages_are_not_restored() -> None:
-    lab = Lab()
+def test_rejected_expired_and_redriven_messages_are_not_restored(lab: Lab) -> None:
     queue, dead = lab.queue("a", dead_letter="dead"), lab.queue("dead")
     lab.publish(queue, "rejected")
     peer = Peer(lab, queue)
@@ -137,8 +128,7 @@ def test_rejected_expired_and_redriven_messages_are_not_restored() -> None:
     assert undo(lab, queue) == (None, Undone(1, 0, 1, more=False))
 
 
-def test_message_dead_lettered_after_an_undo_is_not_restored() -> None:
-    lab = Lab()
+def test_message_dead_lettered_after_an_undo_is_not_restored(lab: Lab) -> None:
     queue, dead = lab.queue("a", dead_letter="dead"), lab.queue("dead")
     (seq,) = lab.publish(queue, "a")
     lab.pop(queue)
@@ -148,8 +138,7 @@ def test_message_dead_lettered_after_an_undo_is_not_restored() -> None:
     assert (lab.bodies(queue), lab.bodies(dead)) == ([], [b"a"])
 
 
-def test_undo_affects_only_the_named_group() -> None:
-    lab = Lab()
+def test_undo_affects_only_the_named_group(lab: Lab) -> None:
     queue = lab.queue(groups=["declared"])
     lab.publish(queue, "for all")
     lab.publish(queue, "for two", groups=("g", "h"))
@@ -165,10 +154,8 @@ def test_undo_affects_only_the_named_group() -> None:
 
 
 @pytest.mark.parametrize("end", ["", "power"])
-def test_restored_messages_keep_their_order(end: str) -> None:
+def test_restored_messages_keep_their_order(lab: Lab, queue: LocalQueue, end: str) -> None:
     """Its run is cut into stretches, and every one can be read."""
-    lab = Lab()
-    queue = lab.queue()
     bodies = numbered(40, 300)
     lab.publish(queue, *bodies)
     peer = Peer(lab, queue)
@@ -186,9 +173,7 @@ def test_restored_messages_keep_their_order(end: str) -> None:
     assert queue.damaged == []
 
 
-def test_ordering_keys_hold_for_restored_messages() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_ordering_keys_hold_for_restored_messages(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(4), headers=b"x-key:k\n")
     bodies = [lab.pop(queue), lab.pop(queue)]
     peer = Peer(lab, queue)
@@ -199,9 +184,7 @@ def test_ordering_keys_hold_for_restored_messages() -> None:
     assert peer.bodies == [b"2:", *bodies, b"3:"]
 
 
-def test_erasing_purge_cannot_be_undone() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_erasing_purge_cannot_be_undone(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *["secret"] * 5)
     lab.pop(queue)
     assert lab.purge(queue) == 4
@@ -209,8 +192,7 @@ def test_erasing_purge_cannot_be_undone() -> None:
     assert not any(b"secret" in data for data in lab.files(queue).values())
 
 
-def test_purge_aborts_and_blocks_undo() -> None:
-    lab = Lab()
+def test_purge_aborts_and_blocks_undo(lab: Lab) -> None:
     queue = lab.queue(cap=64 * MIB)
     lab.publish(queue, *numbered(300, 4000))
     lab.pop_all(queue)
@@ -237,8 +219,7 @@ def test_purge_aborts_and_blocks_undo() -> None:
         lab.pop_all(queue)
 
 
-def test_undo_restores_what_fits_and_reports_the_count() -> None:
-    lab = Lab()
+def test_undo_restores_what_fits_and_reports_the_count(lab: Lab) -> None:
     queue = lab.queue(cap=256 * KIB)
     bodies = numbered(40, 1000)
     lab.publish(queue, "stays, and all behind it", *bodies)
@@ -291,9 +272,8 @@ def test_retained_messages_are_dropped_in_a_queue_that_is_not_empty() -> None:
     assert len(queue.log.segments) == 1
 
 
-def test_retained_messages_take_no_room_from_publishes() -> None:
+def test_retained_messages_take_no_room_from_publishes(lab: Lab) -> None:
     """A queue that keeps it takes all that one without the option does."""
-    lab = Lab()
     queues = [lab.queue(f"q{seconds}", cap=MIB, undo=seconds) for seconds in (0, 3600)]
     taken = []
     for queue in queues:
@@ -308,8 +288,7 @@ def test_retained_messages_take_no_room_from_publishes() -> None:
     assert sum(taken[0]) == sum(taken[1]) > 50
 
 
-def test_purge_erases_retained_messages() -> None:
-    lab = Lab()
+def test_purge_erases_retained_messages(lab: Lab) -> None:
     queue = lab.queue(undo=3600)
     lab.publish(queue, *[b"secret" * 2000] * 20)
     for _ in range(10):
@@ -318,9 +297,8 @@ def test_purge_erases_retained_messages() -> None:
     assert not any(b"secret" in data for data in lab.files(queue).values())
 
 
-def test_publish_waiting_for_the_cleaner_succeeds_after_an_undo_splits_its_stretch() -> None:
+def test_publish_waiting_for_the_cleaner_succeeds_after_an_undo_splits_its_stretch(lab: Lab) -> None:
     """The list of what was to be copied had nothing left in it, and the publish waited until something else came."""
-    lab = Lab()
     queue = lab.queue(cap=256 * KIB, undo=3600, max_message_size=32 * KIB)
     lab.publish(queue, *numbered(4, size=KIB))
     peer = Peer(lab, queue)

@@ -34,8 +34,7 @@ def oldest(queue: LocalQueue) -> int:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_restart_after_each_step_keeps_batch_counts(how: str) -> None:
-    lab = Lab()
+def test_restart_after_each_step_keeps_batch_counts(lab: Lab, how: str) -> None:
     lab.queue("dead")
     queue = lab.queue(dead_letter="dead")
     steps: list[Any] = [
@@ -114,9 +113,7 @@ def test_restored_messages_are_not_counted_after_a_restart() -> None:
     assert reports(lab) == [report("a", 3)]
 
 
-def test_ack_writes_a_delta_of_the_tally() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_ack_writes_a_delta_of_the_tally(lab: Lab, queue: LocalQueue) -> None:
     lab.publish_messages(queue, members("a", 50))
     for _ in range(20):
         lab.pop(queue)
@@ -146,9 +143,7 @@ def test_settles_of_many_batches_are_counted_over_several_commits() -> None:
     check_room(queue)
 
 
-def test_a_transaction_that_acks_and_publishes_in_one_batch_counts_once() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_transaction_that_acks_and_publishes_in_one_batch_counts_once(lab: Lab, queue: LocalQueue) -> None:
     lab.publish_messages(queue, [member("a", size=3, to="done")])
     for _ in range(2):
         peer = Peer(lab, queue)
@@ -166,9 +161,7 @@ def test_a_transaction_that_acks_and_publishes_in_one_batch_counts_once() -> Non
 
 
 @pytest.mark.parametrize("fault", ["sync", "full"])
-def test_a_commit_that_fails_counts_nothing(fault: str) -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_a_commit_that_fails_counts_nothing(lab: Lab, queue: LocalQueue, fault: str) -> None:
     lab.publish_messages(queue, members("a", 3)[:2])
     (lease,) = lab.lease(queue)
     if fault == "sync":
@@ -194,9 +187,7 @@ def test_a_commit_that_fails_counts_nothing(fault: str) -> None:
     check_room(queue)
 
 
-def test_damaged_messages_count_as_unknown_outcome() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_damaged_messages_count_as_unknown_outcome(lab: Lab, queue: LocalQueue) -> None:
     lab.publish_messages(queue, members("a", 3)[:1])
     end = queue.log.active.end
     lab.publish_messages(queue, members("a", 3)[1:2])

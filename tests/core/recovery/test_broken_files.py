@@ -94,9 +94,7 @@ def test_log_without_any_header_is_read(ward: Ward) -> None:
     assert len(queue.damaged) == len(ward.queue.log.segments)
 
 
-def test_log_of_one_commit_without_header_is_quarantined() -> None:
-    lab = Lab()
-    queue = lab.queue()
+def test_log_of_one_commit_without_header_is_quarantined(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, "one")
     path = queue.log.active.path
     lab.disk.names[path].cache[:SEGMENT_BYTES] = b"?" * SEGMENT_BYTES
@@ -126,8 +124,7 @@ def test_queue_without_a_valid_meta_is_skipped_and_others_are_served(ward: Ward,
     assert ward.seqs(ward.found(ward.files)) == ward.live
 
 
-def test_a_transaction_waits_in_the_journal_for_a_queue_whose_meta_is_damaged() -> None:
-    lab = Lab()
+def test_a_transaction_waits_in_the_journal_for_a_queue_whose_meta_is_damaged(lab: Lab) -> None:
     queues = [lab.queue(name) for name in ("a", "b")]
     lab.disk.eio_chance = 0
     before = {path: bytes(inode.cache) for path, inode in lab.disk.names.items() if ".seg" in path}
@@ -200,9 +197,8 @@ def test_bad_sector_loses_only_its_messages(ward: Ward, page: int, what: str, mo
 
 
 def test_bad_sector_of_the_journal_does_not_prevent_a_start(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lab = Lab()
     queues = [lab.queue(name) for name in ("a", "b")]
 
     def transact() -> None:
@@ -229,10 +225,10 @@ def test_bad_sector_of_the_journal_does_not_prevent_a_start(
 
 
 def test_a_damaged_record_of_the_journal_is_reported_and_the_transactions_behind_it_are_completed(
+    lab: Lab,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It ended the reading of the journal without a word, and the transactions behind it stayed half done."""
-    lab = Lab()
     queues = [lab.queue(name) for name in ("a", "b")]
     record(lab, queues, numbered(3))
     journal = bytearray(lab.disk.names["journal"].cache)
@@ -254,9 +250,8 @@ def test_a_damaged_record_of_the_journal_is_reported_and_the_transactions_behind
     assert lab.bodies(lab.again(queues[1])) == [numbered(3)[0], numbered(3)[2]]
 
 
-def test_torn_records_of_one_write_are_no_damage(caplog: pytest.LogCaptureFixture) -> None:
+def test_torn_records_of_one_write_are_no_damage(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     """The first of them did not check, the next one did: it was reported as damage, and `check` ended with 6."""
-    lab = Lab()
     queues = [lab.queue(name) for name in ("a", "b")]
     texts = [b"first", b"torn" * SECTOR, b"whole"]
     record(lab, queues, texts)  # the last two while the first is written
@@ -334,10 +329,8 @@ def test_file_that_can_not_be_opened_for_a_while_is_no_damage(code: int, monkeyp
     assert peer.bodies == sent
 
 
-def test_misplaced_blocks_do_not_reorder_messages() -> None:
+def test_misplaced_blocks_do_not_reorder_messages(lab: Lab, queue: LocalQueue) -> None:
     """A good commit that comes before its turn must not hide those with lower numbers behind it."""
-    lab = Lab()
-    queue = lab.queue()
     for number in range(8):
         lab.publish(queue, body(number, 100))
     path, data = queue.log.active.path, bytes(lab.disk.names[queue.log.active.path].cache)

@@ -160,8 +160,7 @@ def test_damage_report_names_the_bytes_also_in_health() -> None:
     assert health.ok and health.reasons == [f"queue default/q is damaged: {text}"]
 
 
-def test_segment_without_header_is_kept_and_others_are_served() -> None:
-    lab = Lab()
+def test_segment_without_header_is_kept_and_others_are_served(lab: Lab) -> None:
     queue = lab.queue(cap=64 * 1024)
     sent = numbered(30, 1000)
     lab.publish(queue, *sent)
@@ -176,8 +175,7 @@ def test_segment_without_header_is_kept_and_others_are_served() -> None:
     assert any(paths[1] in text for text in queue.damaged) and paths[1] in lab.disk.names
 
 
-def test_a_missing_segment_is_reported_and_the_others_are_served() -> None:
-    lab = Lab()
+def test_a_missing_segment_is_reported_and_the_others_are_served(lab: Lab) -> None:
     queue = lab.queue(cap=64 * 1024)
     lab.publish(queue, *numbered(30, 1000))
     paths = [segment.path for segment in queue.log.segments]
@@ -191,9 +189,8 @@ def test_a_missing_segment_is_reported_and_the_others_are_served() -> None:
     assert {path for path in paths if path != paths[1]} <= set(lab.disk.names)
 
 
-def test_swapped_segments_are_kept_and_reported() -> None:
+def test_swapped_segments_are_kept_and_reported(lab: Lab) -> None:
     """They were taken for left-overs of a crash and removed, with all that was live in them, without a report."""
-    lab = Lab()
     queue = lab.queue(cap=64 * 1024)
     lab.publish(queue, *numbered(30, 1000))
     last = queue.state.next_seq
@@ -212,8 +209,7 @@ def test_swapped_segments_are_kept_and_reported() -> None:
     assert len(lab.again(queue).damaged) == 2
 
 
-def test_a_segment_of_another_queue_is_kept_and_reported() -> None:
-    lab = Lab()
+def test_a_segment_of_another_queue_is_kept_and_reported(lab: Lab) -> None:
     queue, other = lab.queue(), lab.queue("other")
     lab.publish(other, "not yours")
     path = queue.log.active.path.replace("01.seg", "07.seg")
@@ -278,9 +274,10 @@ def test_stale_blocks_of_a_recycled_file_are_never_taken_for_messages(seed: int)
     assert not queue.damaged
 
 
-def test_a_file_whose_reuse_failed_on_a_full_disk_is_not_reported_as_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_whose_reuse_failed_on_a_full_disk_is_not_reported_as_damage(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It kept the header of the segment that it should have become, and a kill after its next renaming left it so."""
-    lab = Lab()
     queue = lab.queue(cap=64 * 1024)
     write, errors = SimFile.write, [errno.EIO, errno.ENOSPC]
     spare: list[Inode] = []
@@ -342,10 +339,8 @@ def test_a_damaged_segment_is_kept_for_repair_when_all_else_in_it_is_settled() -
 
 
 @pytest.mark.parametrize("tried", [False, True])
-def test_unreadable_stretch_does_not_retain_its_segment(tried: bool) -> None:
+def test_unreadable_stretch_does_not_retain_its_segment(lab: Lab, queue: LocalQueue, tried: bool) -> None:
     """It was never copied, so its segment never went, and what was settled behind it never made room."""
-    lab = Lab()
-    queue = lab.queue()
     for body in numbered(3, 60_000):
         lab.publish(queue, body)
     if tried:

@@ -228,8 +228,7 @@ def test_failing_segment_prevents_only_its_queue_from_being_served(
     assert lab.broker.health().reasons == []
 
 
-def test_segment_without_header_is_restored_from_the_redo_file(tmp_path: Path) -> None:
-    lab = Lab()
+def test_segment_without_header_is_restored_from_the_redo_file(lab: Lab, tmp_path: Path) -> None:
     for name in NAMES:
         lab.publish(lab.queue(name), "before")
         lab.publish(lab.queue(name), "and")
@@ -308,8 +307,7 @@ OLD = Path(__file__).with_name("redo1.tar.gz")
 """What a server that wrote format 1 left after a power cut: its segments lack the last three messages of each queue."""
 
 
-def test_a_redo_file_of_format_1_is_replayed() -> None:
-    lab = Lab()
+def test_a_redo_file_of_format_1_is_replayed(lab: Lab) -> None:
     with tarfile.open(OLD) as archive:
         for member in archive:
             file = archive.extractfile(member)

@@ -225,8 +225,7 @@ def test_a_stop_leaves_no_redo_file() -> None:
     assert bodies(lab) == [[b"before", b"m"]] * 3
 
 
-def test_stop_leaves_segments_to_the_next_start_without_loss() -> None:
-    lab = Lab()
+def test_stop_leaves_segments_to_the_next_start_without_loss(lab: Lab) -> None:
     queues = [lab.queue(f"q{number}") for number in range(sync_group.SYNCED_AT_STOP_MAX + 8)]
     for queue in queues:
         lab.publish(queue, "before")
@@ -240,8 +239,7 @@ def test_stop_leaves_segments_to_the_next_start_without_loss() -> None:
     assert redo_names(lab.disk) == []
 
 
-def test_full_redo_file_of_many_segments_is_reused() -> None:
-    lab = Lab()
+def test_full_redo_file_of_many_segments_is_reused(lab: Lab) -> None:
     queues = [lab.queue(f"q{number}") for number in range(sync_group.SYNCED_AT_STOP_MAX + 8)]
     for number in range(12):
         assert publish_each(lab, queues, f"{number}".ljust(100)) == [None] * len(queues)

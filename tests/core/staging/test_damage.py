@@ -159,9 +159,8 @@ def test_an_append_that_was_cut_off_is_no_damage() -> None:
         assert (len(found), reported.lost, reported.healed) == (3, 0, 0)
 
 
-def test_id_lost_from_both_lists_is_reported_while_relevant() -> None:
+def test_id_lost_from_both_lists_is_reported_while_relevant(lab: Lab) -> None:
     """Behind one damaged id all were read as not committed, and 9 of 10 transactions were published twice."""
-    lab = Lab()
     lab.queue("a")
     for number in range(10):
         stage(lab, f"t{number}", "0", {"a": FIRST})
@@ -231,8 +230,7 @@ def test_lost_committed_part_is_reported_and_awaited() -> None:
     assert commit(lab, "coming") == (None, True, 6)
 
 
-def test_damaged_part_is_not_replaced_by_an_older_one() -> None:
-    lab = Lab()
+def test_damaged_part_is_not_replaced_by_an_older_one(lab: Lab) -> None:
     lab.queue("a")
     stage(lab, "t", "0", {"a": [b"newer"]})
     copies = Copies(lab)
@@ -245,9 +243,8 @@ def test_damaged_part_is_not_replaced_by_an_older_one() -> None:
     assert bodies(lab, "a") == []
 
 
-def test_commit_waits_for_an_unserved_queue() -> None:
+def test_commit_waits_for_an_unserved_queue(lab: Lab) -> None:
     """What was committed for it was dropped."""
-    lab = Lab()
     a = lab.queue("a")
     lab.queue("b")
     stage(lab, "t", "p", {"a": [b"one"], "b": [b"two"]})
