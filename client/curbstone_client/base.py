@@ -11,7 +11,7 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, Unpack
 
 from curbstone_client import calls, content, login
 from curbstone_client.address import Address, parse
@@ -273,43 +273,14 @@ class ClientBase(ABC, Generic[Declared]):
 
 
 def send_headers(
-    destination: str,
-    body: content.Body,
-    type: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    delay: float | None = None,
-    ttl: float | None = None,
-    key: str | None = None,
-    priority: int | None = None,
-    unique: str | None = None,
-    unique_until: str | None = None,
-    replace: str | None = None,
-    replace_max: float | None = None,
-    batch: str | None = None,
-    batch_size: int | None = None,
-    batch_to: str | None = None,
+    destination: str, body: content.Body, type: str | None = None, **options: Unpack[content.Options]
 ) -> tuple[dict[str, str], bytes]:
     """Return the headers and the body of a SEND outside of a `Series`: in a transaction, a request or an answer."""
     data, kind = content.encode(body)
     named = {"destination": destination, "content-length": str(len(data))}
     if (type or kind) is not None:
         named["content-type"] = str(type or kind)
-    options = content.named(
-        headers,
-        delay,
-        ttl,
-        key,
-        None,
-        priority,
-        unique,
-        unique_until,
-        replace,
-        replace_max,
-        batch,
-        batch_size,
-        batch_to,
-    )
-    return named | options, data
+    return named | content.named(**options), data
 
 
 def no_answer(timeout: float) -> Unknown:

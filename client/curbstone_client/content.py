@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from curbstone_client.wire import escape
 
@@ -65,12 +65,35 @@ def encode(body: Body) -> tuple[bytes, str | None]:
         raise TypeError(f"a message must be bytes, text or a JSON value, not {type(body).__name__}") from None
 
 
+class Options(TypedDict, total=False):
+    """The options of a message, which `Target.send` describes. None has the effect of leaving an option out."""
+
+    headers: Mapping[str, str] | None
+    delay: float | None
+    ttl: float | None
+    key: str | None
+    priority: int | None
+    unique: str | None
+    unique_until: str | None
+    replace: str | None
+    replace_max: float | None
+    batch: str | None
+    batch_size: int | None
+    batch_to: str | None
+
+
+class SendOptions(Options, total=False):
+    """The options of a message that is published outside of a transaction."""
+
+    idempotency_key: str | None
+
+
 def named(
-    headers: Mapping[str, str] | None,
-    delay: float | None,
-    ttl: float | None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    delay: float | None = None,
+    ttl: float | None = None,
     key: str | None = None,
-    idempotency_key: str | None = None,
     priority: int | None = None,
     unique: str | None = None,
     unique_until: str | None = None,
@@ -79,6 +102,7 @@ def named(
     batch: str | None = None,
     batch_size: int | None = None,
     batch_to: str | None = None,
+    idempotency_key: str | None = None,
 ) -> dict[str, str]:
     """Return the headers of a SEND for these options; durations are in seconds.
 
@@ -122,39 +146,9 @@ def named(
     return found
 
 
-def lines(
-    type: str | None,
-    headers: Mapping[str, str] | None = None,
-    delay: float | None = None,
-    ttl: float | None = None,
-    key: str | None = None,
-    idempotency_key: str | None = None,
-    priority: int | None = None,
-    unique: str | None = None,
-    unique_until: str | None = None,
-    replace: str | None = None,
-    replace_max: float | None = None,
-    batch: str | None = None,
-    batch_size: int | None = None,
-    batch_to: str | None = None,
-) -> str:
-    """Return the header lines of a SEND for these options, each with a LF in front. Raise what `named` raises."""
-    options = (
-        headers,
-        delay,
-        ttl,
-        key,
-        idempotency_key,
-        priority,
-        unique,
-        unique_until,
-        replace,
-        replace_max,
-        batch,
-        batch_size,
-        batch_to,
-    )
-    found = named(*options)
+def lines(type: str | None, **options: Unpack[SendOptions]) -> str:
+    """Return the header lines of a SEND for these options, each preceded by a LF. Raise what `named` raises."""
+    found = named(**options)
     if type is not None:
         found["content-type"] = type
     return "".join([f"\n{escape(name)}:{escape(value)}" for name, value in found.items()])

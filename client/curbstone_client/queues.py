@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, Unpack
 from urllib.parse import quote
 
 from curbstone_client import content
@@ -40,57 +40,32 @@ class Target(ABC, Generic[Sent, Published]):
         body: content.Body,
         *,
         type: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        key: str | None = None,
-        priority: int | None = None,
-        unique: str | None = None,
-        unique_until: str | None = None,
-        replace: str | None = None,
-        replace_max: float | None = None,
-        batch: str | None = None,
-        batch_size: int | None = None,
-        batch_to: str | None = None,
-        idempotency_key: str | None = None,
         seq: int | None = None,
+        **options: Unpack[content.SendOptions],
     ) -> Sent:
         """Send a message and return its `Confirm`, without waiting for the confirm itself.
 
-        This waits only while the window is full. A str is sent as text, bytes as they are, and everything else as JSON;
-        `type` replaces the content type that follows from this. `delay` and `ttl` are in seconds. Messages with the
-        same `key` are delivered one at a time, in order. `priority` is from 0 to 9, 4 if it is not given; messages of a
-        higher one are delivered first. While a message with the name `unique` waits in the queue, no other one with it
-        is stored; with `unique_until="delivered"` that ends at its first delivery, otherwise when it is settled. A
-        message with the name `replace` takes the place of the one with it that waits, unless that and those it has
-        replaced have waited for `replace_max` seconds. When as many messages of the `batch` are stored as its
-        `batch_size` says, and all of them are settled, the queue `batch_to` gets a report; one message has to name
-        these two. A message that is published again under the same `idempotency_key`, within the queue's
-        `idempotency_window`, is stored once; with other content it is refused with status 422. `seq` is the message's
-        number; a client with a `producer` gives one to each message for a queue, in ascending order, unless the message
-        has an `idempotency_key`.
+        It waits only while the window is full. A str is sent as text, bytes as they are, and everything else as JSON.
+        The options, with durations in seconds:
+
+        - `type`: the content type, instead of the one that follows from the body.
+        - `headers`: headers of the application.
+        - `delay`: how long before the message is delivered. `ttl`: how long until it expires.
+        - `key`: the ordering key. Messages with the same key are delivered one at a time, in order.
+        - `priority`: from 0 to 9, by default 4. Messages with a higher priority are delivered first.
+        - `unique`: a unique name. While a message with this name waits in the queue, no other one is stored.
+          `unique_until="delivered"` frees the name at the first delivery, and not only when the message is settled.
+        - `replace`: a name. The message replaces the waiting message with this name, unless that one and those it
+          replaced have waited for `replace_max` seconds.
+        - `batch`: the id of a batch. When `batch_size` messages of it are stored and all of them are settled, the queue
+          `batch_to` gets a report; at least one message of the batch must give these two.
+        - `idempotency_key`: a message that is published again with the same key, within the queue's
+          `idempotency_window`, is stored once. With other content it is refused with status 422.
+        - `seq`: the number of the message. A client with a `producer` numbers all messages for a queue in ascending
+          order, except those with an `idempotency_key`.
         """
-        is_keyed = idempotency_key is not None
-        is_plain = not (type or headers or delay or is_keyed or unique_until or replace_max or batch_size or batch_to)
-        is_plain = is_plain and ttl is None and key is None and priority is None and unique is None and replace is None
-        is_plain = is_plain and batch is None
-        options = (
-            type,
-            headers,
-            delay,
-            ttl,
-            key,
-            idempotency_key,
-            priority,
-            unique,
-            unique_until,
-            replace,
-            replace_max,
-            batch,
-            batch_size,
-            batch_to,
-        )
-        more = "" if is_plain else content.lines(*options)
+        more = content.lines(type, **options) if type or options else ""
+        is_keyed = options.get("idempotency_key") is not None
         sent: Sent = self.client.send(self.destination, body, more, type, seq, is_keyed)
         return sent
 
@@ -99,46 +74,16 @@ class Target(ABC, Generic[Sent, Published]):
         body: content.Body,
         *,
         type: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        key: str | None = None,
-        priority: int | None = None,
-        unique: str | None = None,
-        unique_until: str | None = None,
-        replace: str | None = None,
-        replace_max: float | None = None,
-        batch: str | None = None,
-        batch_size: int | None = None,
-        batch_to: str | None = None,
-        idempotency_key: str | None = None,
         seq: int | None = None,
         timeout: float | None = None,
+        **options: Unpack[content.SendOptions],
     ) -> Published:
-        """Publish a message; it is on disk when this returns. The parameters are those of `send`.
+        """Publish a message; it is on disk when this returns. The options are those of `send`.
 
         Raise Refused if the server refuses the message. Raise Unknown if there is no confirm within `timeout` seconds:
         the message may still be stored.
         """
-        sent = self.send(
-            body,
-            type=type,
-            headers=headers,
-            delay=delay,
-            ttl=ttl,
-            key=key,
-            priority=priority,
-            unique=unique,
-            unique_until=unique_until,
-            replace=replace,
-            replace_max=replace_max,
-            batch=batch,
-            batch_size=batch_size,
-            batch_to=batch_to,
-            idempotency_key=idempotency_key,
-            seq=seq,
-        )
-        return self._stored(sent, timeout)
+        return self._stored(self.send(body, type=type, seq=seq, **options), timeout)
 
     @abstractmethod
     def _stored(self, sent: Sent, timeout: float | None) -> Published:
@@ -239,41 +184,10 @@ class BaseTransaction:
         self.sends: list[tuple[dict[str, str], bytes]] = []
 
     def publish(
-        self,
-        queue: str,
-        body: content.Body,
-        *,
-        type: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        key: str | None = None,
-        priority: int | None = None,
-        unique: str | None = None,
-        unique_until: str | None = None,
-        replace: str | None = None,
-        replace_max: float | None = None,
-        batch: str | None = None,
-        batch_size: int | None = None,
-        batch_to: str | None = None,
+        self, queue: str, body: content.Body, *, type: str | None = None, **options: Unpack[content.Options]
     ) -> None:
         """Add a message to the transaction; it is sent with the commit. The options are those of `Queue.send`."""
-        options = (
-            type,
-            headers,
-            delay,
-            ttl,
-            key,
-            priority,
-            unique,
-            unique_until,
-            replace,
-            replace_max,
-            batch,
-            batch_size,
-            batch_to,
-        )
-        self.sends.append(send_headers(self._client.destination(queue), body, *options))
+        self.sends.append(send_headers(self._client.destination(queue), body, type, **options))
 
     def _give_back(self, error: BaseException) -> None:
         for message in self._messages:
