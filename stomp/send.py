@@ -230,7 +230,7 @@ class Publisher:
     def close(self) -> None:
         """Release the numbered producers: the connection is ending."""
         if self._producing is not None:
-            self._producing.leave()
+            self._producing.release()
 
     def _numbered(
         self, head: Head, destination: Destination

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from curbstone.access.caller import ASKING, Credentials
+from curbstone.access.caller import CURRENT_CALLER, Credentials
 from curbstone.access.rate_limit import Throttle
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Message
@@ -160,7 +160,7 @@ class Session:
         connection.wall_ms = wall_ms
         self._now_ms = now_ms
         if self._wants_login:
-            ASKING.set(self._caller)
+            CURRENT_CALLER.set(self._caller)
         parser = self._parser
         self._liveness.heard(now_ms)
         while True:
@@ -227,7 +227,7 @@ class Session:
         """Carry out the frames that waited: the user is within its rate again."""
         connection = self._connection
         connection.wall_ms = self._authenticator.connections.host.wall_ms()
-        ASKING.set(self._caller)
+        CURRENT_CALLER.set(self._caller)
         kept, self._kept = self._kept, []
         self._carry_out(kept)
         if self._is_input_over and not self._kept:
@@ -249,8 +249,8 @@ class Session:
 
     def _on_ending(self) -> None:
         connection = self._connection
-        if connection.presence is not None:
-            connection.presence.leave()
+        if connection.open_connection is not None:
+            connection.open_connection.close()
         connection.access.ack_ids.leave(connection.handle)
         self._parser.close()
         self._kept = []
@@ -374,7 +374,7 @@ class Session:
         if Capability.NUMBERS not in answer.capabilities:
             connection.extensions -= {extensions.NUMBERS}
         connection.access = answer
-        connection.presence = self._authenticator.connections.enter(
+        connection.open_connection = self._authenticator.connections.add(
             answer,
             self._caller,
             end=connection.fail,
@@ -393,7 +393,7 @@ class Session:
 
     def _check_rights(self) -> None:
         """End the connection if the rights have changed and one of its subscriptions has lost its right."""
-        ASKING.set(self._caller)
+        CURRENT_CALLER.set(self._caller)
         try:
             self._subscriptions.check()
         except CurbstoneError as error:
@@ -442,8 +442,8 @@ class Session:
             if receipt is not None:
                 connection.write(frames.receipt(receipt, connect.expiry(answer, connection.wall_ms)))
 
-        assert connection.presence is not None
-        connection.presence.renew(Credentials("", body.decode("utf-8", "replace").strip()), done)
+        assert connection.open_connection is not None
+        connection.open_connection.renew(Credentials("", body.decode("utf-8", "replace").strip()), done)
 
     def _on_ack(self, head: Head, receipt: bytes | None, body: bytes) -> None:
         if "transaction" in head.headers:

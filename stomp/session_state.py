@@ -19,7 +19,7 @@ from curbstone.stomp.limits import Limits
 if TYPE_CHECKING:
     from curbstone.access.authorization import AuthorizedBroker
     from curbstone.access.caller import Caller
-    from curbstone.access.connections import Presence
+    from curbstone.access.connections import OpenConnection
     from curbstone.access.rate_limit import Throttle
 
 
@@ -51,7 +51,7 @@ class SessionState:
         """`throttle` is on while the user publishes more than its rate."""
         self.access = access
         """What the client may do. Before its login this is anonymous access."""
-        self.presence: Presence | None = None
+        self.open_connection: OpenConnection | None = None
         """Set at the login."""
         self.traffic = traffic
         self.limits = limits
@@ -125,7 +125,7 @@ class SessionState:
     def is_throttled(self) -> bool:
         """Whether the user is over its rate, so that nothing may be published now."""
         meter = self.access.identity.meter
-        return meter is not None and self.throttle.stops(meter)
+        return meter is not None and self.throttle.holds(meter)
 
     def charge(self, count: int, size: int) -> None:
         """Count messages and bytes towards the user's rate."""

@@ -313,8 +313,8 @@ class Subscriptions:
         found = max(len(self.by_handle), len(self._named)) + more
         if more and found > most:
             raise ProtocolError(f"a connection has at most {most} subscriptions")
-        if self._connection.presence is not None:
-            self._connection.presence.holds(found)
+        if self._connection.open_connection is not None:
+            self._connection.open_connection.set_subscriptions(found)
 
     def _index(self) -> int:
         self._next_index += 1

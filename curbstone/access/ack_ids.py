@@ -1,9 +1,9 @@
 """ackIds: each names a lease, or a delivery that a connection holds. Its owner can settle it over any protocol.
 
 The id of a lease is the engine's token. The ids of a connection's deliveries begin with a random name of NAME_CHARS
-characters, which is drawn here, and continue as the connection likes. So an id of a connection that has ended names
-nothing. To settle a delivery, a client needs the right to receive from its queue, and must be the one who received it:
-the first is checked in `access.authorization`, the second here.
+random characters; the connection chooses the rest. So the ids of a connection that has ended are never valid again. To
+settle a delivery, a client needs the right to receive from its queue, and must be the user who received it:
+`access.authorization` checks the first, this module the second.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from curbstone.core.values import Outcome
 NAME_CHARS = 12
 
 Settled = Callable[[CurbstoneError | None, int, list[str]], None]
-"""(error, how many were settled, the ackIds that name nothing any more)"""
+"""(error, how many were settled, the ackIds that are no longer valid)"""
 
 
 class Held(NamedTuple):
@@ -35,7 +35,7 @@ class Holder(Protocol):
 
     @property
     def owner(self) -> str:
-        """The owner of its deliveries; see `Identity.owner`."""
+        """The owner of its deliveries, as in `Identity.owner`."""
 
     def held(self, ack_id: str) -> Held | None:
         """Return the delivery of one of its own ackIds; None if it has ended, or can't be settled over other
@@ -84,7 +84,7 @@ class AckIds:
         error: str,
         owner: str,
     ) -> None:
-        """Settle the deliveries that ackIds of one queue name. Windows of connections have room again at once."""
+        """Settle the deliveries that these ackIds of one queue name. This frees the windows of connections at once."""
         leases: list[str] = []
         stale: list[str] = []
         held: dict[Consumer, dict[int, str]] = {}
@@ -102,7 +102,7 @@ class AckIds:
             self._settle_held(consumer, ids, outcome, delay_ms, error, done)
 
     def _gather(self, parts: int, leases: list[str], stale: list[str], on_done: Settled) -> Settled:
-        """Return a callback that is called once for each part, and at the last call calls `on_done`."""
+        """Return a callback for each part; the last call reports the sum to `on_done`."""
         left = parts
         first: CurbstoneError | None = None
         total = 0

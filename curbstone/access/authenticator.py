@@ -1,8 +1,8 @@
 """Authentication: a client presents credentials and gets an `AuthorizedBroker`, or is refused.
 
-Adapters read the credentials from their protocol and know only `Authenticator`. `OpenAuthenticator` is for servers
-without users, where everyone is `local` and may do everything. `access.user_authenticator` has the one with users. Both
-know who is connected.
+Adapters read the credentials from their protocol and use only `Authenticator`. `OpenAuthenticator` is for servers
+without users, where every client is `local` and has all rights. `access.user_authenticator` has the one for users. Both
+keep the list of open connections.
 """
 
 from __future__ import annotations
@@ -20,46 +20,45 @@ from curbstone.core.port import Broker
 
 
 class Authenticator(Protocol):
-    """Turns credentials into an `AuthorizedBroker`; see the module's docstring. Called on the host's thread."""
+    """Turns credentials into an `AuthorizedBroker`. Called on the host's thread."""
 
     connections: Connections
-    """The open connections."""
     registries: Registries
-    """The audit and registries that all `AuthorizedBroker` share."""
+    """The audit log and the registries that all `AuthorizedBroker` share."""
     generation: int
-    """Changes with each reload, after which a login that was good may not be any more."""
+    """Changes with each reload; a login checked in an earlier generation may no longer be valid."""
     logins: dict[tuple[str, str], int]
-    """How many logins there were, by protocol and outcome."""
+    """The number of logins, by protocol and outcome."""
     held_back: dict[str, int]
-    """How often a user's rate held back a connection or a request, by protocol."""
+    """How often a user's rate limit held back a connection or a request, by protocol."""
 
     @property
     def wants_login(self) -> bool:
-        """Whether there are users. If not, everyone is admitted as `local`."""
+        """Whether there are users. If not, every client is admitted as `local`."""
 
     @property
     def everyone(self) -> AuthorizedBroker:
-        """The access of the server itself, and of everyone if there are no users."""
+        """The access of the server itself, and of every client if there are no users."""
 
     @property
     def anonymous(self) -> AuthorizedBroker:
-        """The access of a client that has not logged in, which allows only what needs no login."""
+        """The access of a client that has not logged in."""
 
     def enter(self, credentials: Credentials, caller: Caller) -> AuthorizedBroker | None:
-        """Return the client's access; None if its credentials take time to check: then call `admit`.
+        """Return the client's access, or None if its credentials take time to check; then call `admit`.
 
         Raise NotLoggedIn or TooMany.
         """
 
     def admit(self, credentials: Credentials, caller: Caller, on_done: Admitted) -> None:
-        """Call back with the client's access, or with the error that refuses it; maybe before this returns."""
+        """Call back with the client's access or with the reason for refusing it, possibly before this returns."""
 
     def use_ticket(self, text: str, way: str, queue: QueueName | None, caller: Caller) -> AuthorizedBroker:
-        """Return the access of a ticket's owner; raise NotLoggedIn if it is not a ticket for this use."""
+        """Return the access of a ticket's owner; raise NotLoggedIn if it is not a ticket for this purpose and queue."""
 
 
 class OpenAuthenticator:
-    """The authentication of a server without users."""
+    """The authenticator of a server without users."""
 
     wants_login = False
     generation = 0
@@ -75,7 +74,6 @@ class OpenAuthenticator:
         self.anonymous = self.everyone
 
     def enter(self, _credentials: Credentials, _caller: Caller) -> AuthorizedBroker:
-        """Return the access of everyone, whatever the credentials."""
         return self.everyone
 
     def admit(self, _credentials: Credentials, _caller: Caller, on_done: Admitted) -> None:

@@ -1,8 +1,8 @@
-"""`AuthorizedBroker`: an engine as one identity sees it. Adapters reach the engine only through it.
+"""`AuthorizedBroker`: the engine, restricted to the rights of one identity. Adapters reach the engine only through it.
 
-No method returns a queue without being given a right, so code that forgets the check does not type-check. What is done
-with the queue afterwards (settle, hold, read on) needs no further check, because the consumer or lease was obtained
-under that right. The right is checked before the queue is looked up, so a refusal does not reveal what exists.
+Every method that returns a queue takes the required right, so code that omits the check does not type-check. Later
+operations on the queue (settling, holding, reading on) need no further check, because the consumer or lease was
+obtained under that right. The right is checked before the queue is looked up, so a refusal does not reveal what exists.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from curbstone.access.caller import Caller, who_of
-from curbstone.access.errors import WANTED, NotAllowed, NotLoggedIn, TooMany
+from curbstone.access.errors import LOGIN_REQUIRED, NotAllowed, NotLoggedIn, TooMany
 from curbstone.access.idempotency_keys import key_of
 from curbstone.access.identity import Identity
 from curbstone.access.producer_claims import ProducerClaims
 from curbstone.access.quotas import check_quota
 from curbstone.access.registries import Registries
-from curbstone.access.rights import Right, names_taken
+from curbstone.access.rights import Right, names_to_cover
 from curbstone.access.staging import AccessStaging
 from curbstone.access.transactions import AccessTransaction
 from curbstone.access.users import Quota
@@ -52,19 +52,18 @@ T = TypeVar("T")
 
 LEASES_MAX = 100_000
 """The most leases of one user at a time, over all queues."""
-LEASES_ENOUGH = f"this user holds {LEASES_MAX} leases, the limit; settle some, or let them expire"
+LEASES_MAX_REACHED = f"this user holds {LEASES_MAX} leases, the limit; settle some, or let them expire"
 PRODUCER_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
 
 class AuthorizedBroker:
-    """The engine as one identity sees it; see the module's docstring. Called on the host's thread."""
+    """The engine, restricted to the rights of one identity. Called on the host's thread."""
 
     def __init__(
         self, registries: Registries, broker: Broker, identity: Identity, quota: Callable[[str], Quota | None]
     ) -> None:
         self.identity = identity
         self.ack_ids = registries.ack_ids
-        """The registry of deliveries that connections hold."""
         self._registries = registries
         self._broker = broker
         self._quota = quota
@@ -73,11 +72,10 @@ class AuthorizedBroker:
 
     @property
     def home(self) -> str:
-        """The project of names without one."""
+        """The default project of names."""
         return self.identity.home
 
     def may(self, right: Right, name: QueueName) -> bool:
-        """Return whether the identity has a right on a queue."""
         return bool(self.identity.on_queue(name) & right)
 
     def check(self, right: Right, name: QueueName) -> None:
@@ -91,7 +89,7 @@ class AuthorizedBroker:
         For a mask, the right on all events that match it is needed.
         """
         project = project or self.home
-        for name in names_taken(event) if right is Right.RECEIVE else (event,):
+        for name in names_to_cover(event) if right is Right.RECEIVE else (event,):
             if not self.identity.on_topic(project, name) & right:
                 raise self.refusal(right, f"topic {project}/{event}")
 
@@ -101,23 +99,23 @@ class AuthorizedBroker:
             raise self.refusal(right, "the server")
 
     def refusal(self, right: Right, target: str) -> CurbstoneError:
-        """Return the error for a missing right, and note the refusal in the audit."""
+        """Return the error for a missing right, and record the refusal in the audit log."""
         if self.identity.end_reason:
             return NotLoggedIn(self.identity.end_reason)
         if not self.identity.user:
-            return NotLoggedIn(WANTED)
+            return NotLoggedIn(LOGIN_REQUIRED)
         self._registries.refused(self.identity, right.word, target)
         return NotAllowed(f"no right to {right.word} on {target}")
 
     def administer(self, action: str, target: str = "") -> None:
-        """Check the right to administer the server, and note the action in the audit."""
+        """Check the right to administer the server, and record the action in the audit log."""
         self.check_server(Right.ADMIN)
-        self._registries.did(self.identity, action, target)
+        self._registries.changed(self.identity, action, target)
 
     def replicate(self, target: str) -> None:
-        """Check the right to receive everything that the server has, and note in the audit who receives it."""
+        """Check the right to receive all data of the server, and record the action in the audit log."""
         self.check_server(Right.REPLICATE)
-        self._registries.did(self.identity, "replicate", target)
+        self._registries.changed(self.identity, "replicate", target)
 
     # --- queues
 
@@ -134,7 +132,7 @@ class AuthorizedBroker:
         return self._broker.get(name)
 
     def ensure(self, name: QueueName, right: Right) -> Queue:
-        """Like `queue`, but create the queue if there is none and the identity may also manage it."""
+        """Like `queue`, but create the queue if it does not exist and the identity may also manage it."""
         rights = self.identity.on_queue(name)
         if not rights & right:
             raise self.refusal(right, f"queue {name}")
@@ -147,7 +145,7 @@ class AuthorizedBroker:
                 raise
         self._check_quota(name, {})
         queue = self._broker.ensure(name)
-        self._registries.did(self.identity, "make queue", str(name))
+        self._registries.changed(self.identity, "make queue", str(name))
         return queue
 
     def queues(self) -> list[Queue]:
@@ -194,7 +192,7 @@ class AuthorizedBroker:
         on_done: Callable[[CurbstoneError | None, Redriven], None],
         seq: int = 0,
     ) -> None:
-        """Move dead letters, only to queues to which the identity may send. See `Queue.redrive`."""
+        """Move dead letters, but only to queues to which the identity may send."""
         if to is not None:
             self.check(Right.SEND, to)
         queue = self.queue(name, Right.MANAGE)
@@ -204,7 +202,7 @@ class AuthorizedBroker:
     # --- private queues
 
     def private(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> Queue:
-        """Return a private queue of the connection, created if needed; raise TooMany. Its name can't be guessed."""
+        """Return a private queue of the connection, created if needed; raise TooMany."""
         assert name.is_private
         private = self._registries.private
         private.check(self.identity, name)
@@ -217,14 +215,14 @@ class AuthorizedBroker:
         self._broker.delete(name, lambda _outcome: None, reason)
 
     def drop_private(self, names: Sequence[QueueName]) -> None:
-        """Delete private queues; if they are many, over several turns of the loop."""
+        """Delete private queues; a large number is deleted over several turns of the event loop."""
         assert all(name.is_private for name in names)
         self._registries.private.drop(
             self.identity, names, lambda name: self._broker.delete(name, lambda _outcome: None)
         )
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
-        """Send to a private queue. This needs no right but the knowledge of its name. See `Broker.reply`."""
+        """Send to a private queue. Its name is a secret, so no right is checked. See `Broker.reply`."""
         assert name.is_private
         return self._broker.reply(name, messages, on_done)
 
@@ -239,9 +237,9 @@ class AuthorizedBroker:
         self._broker.publish_event(event, messages, on_done, project or self.home)
 
     def bind(self, event: str, name: QueueName, on_done: Done, filter_text: str = "") -> None:
-        """Bind a queue to an event of its project, see `Broker.bind`.
+        """Bind a queue to an event of its project.
 
-        Needs the right to manage the queue, unless it is bound already, and with this filter.
+        Requires the right to manage the queue, unless the same binding exists already.
         """
         self.check_topic(Right.RECEIVE, event, name.project)
         if self._bindings(name).get(event) != filter_text:
@@ -250,7 +248,6 @@ class AuthorizedBroker:
         self._broker.bind(event, name, on_done, name.project, filter_text)
 
     def unbind(self, event: str, name: QueueName, on_done: Done) -> None:
-        """Undo `bind`."""
         self.check(Right.MANAGE, name)
         on_done = self._noted("unbind queue", name, self._bindings, on_done)
         self._broker.unbind(event, name, on_done, name.project)
@@ -260,24 +257,23 @@ class AuthorizedBroker:
         return occupied[0] if occupied is not None else {}
 
     def _occupied(self, name: QueueName) -> tuple[Mapping[str, str], float | None] | None:
-        """Return the bindings of a queue, and when it ends if it is unused; None if there is no such queue."""
+        """Return the bindings of a queue, and after how long it is deleted if unused; None if it does not exist."""
         try:
             return self._broker.bindings(name), self._broker.unused_s(name)
         except NoSuchQueue:
             return None
 
     def listen(self, event: str, name: QueueName, on_done: Done, project: str, filter_text: str = "") -> None:
-        """Have messages to an event of a project that pass a filter copied to a private queue."""
+        """Copy messages to an event of a project, if they pass the filter, to a private queue."""
         assert name.is_private
         self.check_topic(Right.RECEIVE, event, project)
         self._broker.bind(event, name, on_done, project, filter_text)
 
     def unlisten(self, event: str, name: QueueName, project: str) -> None:
-        """Undo `listen`."""
         self._broker.unbind(event, name, lambda _error: None, project)
 
     def bindings(self, name: QueueName) -> Mapping[str, str]:
-        """Return the bindings of a queue on which the identity has any right, see `Broker.bindings`."""
+        """Return the bindings of a queue on which the identity has any right."""
         self.find(name)
         return self._broker.bindings(name)
 
@@ -286,7 +282,7 @@ class AuthorizedBroker:
         return self._broker.unused_s(name)
 
     def occupy(self, name: QueueName, events: frozenset[str], unused_s: float | None, on_done: Done) -> None:
-        """See `Broker.occupy`. Needs `receive`, and also `manage` if it changes anything."""
+        """See `Broker.occupy`. Requires `receive`, and also `manage` if it changes anything."""
         self.check(Right.RECEIVE, name)
         if self._check_change(name, events, unused_s):
             on_done = self._noted("bind queue", name, self._occupied, on_done)
@@ -314,12 +310,11 @@ class AuthorizedBroker:
     # --- batches
 
     def check_batches(self, name: QueueName, messages: Sequence[Message]) -> None:
-        """Raise NotAllowed without the right to send to the queues that get the reports of these messages' batches."""
+        """Raise NotAllowed without the right to send to the report queues of these messages' batches."""
         for to in reports_of(messages):
             self.check(Right.SEND, queue_name(to, name.project))
 
     def drop_batch(self, name: QueueName, batch: str, on_done: WasThere) -> None:
-        """See `Queue.drop_batch`."""
         self.queue(name, Right.MANAGE).drop_batch(batch, self._audited("drop batch", name, on_done))
 
     # --- leases, keys, producers, transactions
@@ -335,22 +330,22 @@ class AuthorizedBroker:
         group: str = UNNAMED,
         wait_ms: int = 0,
     ) -> Waiter:
-        """See `Queue.lease`. The leases belong to this identity, which has at most LEASES_MAX; raise TooMany."""
+        """Lease messages for this identity, which may hold at most LEASES_MAX leases; raise TooMany."""
         owner, leased = self.identity.owner, self._broker.leased
         who = who_of(caller, self.identity)
         if not owner:
             return queue.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms, who=who)
         most = min(count, LEASES_MAX - leased.of(owner))
         if most <= 0:
-            raise TooMany(LEASES_ENOUGH)
+            raise TooMany(LEASES_MAX_REACHED)
 
-        def given(leases: list[Lease] | CurbstoneError) -> None:
+        def granted(leases: list[Lease] | CurbstoneError) -> None:
             if not isinstance(leases, CurbstoneError) and leased.of(owner) > LEASES_MAX:
-                queue.give_back(leases)  # other calls of this user have got leases meanwhile
-                leases = TooMany(LEASES_ENOUGH)
+                queue.give_back(leases)  # concurrent calls of this user have obtained leases meanwhile
+                leases = TooMany(LEASES_MAX_REACHED)
             on_done(leases)
 
-        return queue.lease(most, duration_ms, given, group=group, wait_ms=wait_ms, owner=owner, who=who)
+        return queue.lease(most, duration_ms, granted, group=group, wait_ms=wait_ms, owner=owner, who=who)
 
     def settle_leases(
         self,
@@ -362,10 +357,7 @@ class AuthorizedBroker:
         delay_ms: int | None = None,
         error: str = "",
     ) -> None:
-        """Settle leases and connections' deliveries by their ackIds. Those of other identities are stale.
-
-        See `Queue.settle_leases` and `access.ack_ids`.
-        """
+        """Settle leases and connections' deliveries by their ackIds. Those of other identities count as stale."""
         owner = self.identity.owner
         self.ack_ids.settle(queue, tokens, outcome, on_done, delay_ms=delay_ms, error=error, owner=owner)
 
@@ -379,14 +371,13 @@ class AuthorizedBroker:
         queue.extend(tokens, duration_ms, on_done, self.identity.owner)
 
     def settle_by_id(self, queue: Queue, seq: int, on_done: Callable[[CurbstoneError | None, bool], None]) -> None:
-        """See `Queue.settle_by_id`. Messages that another identity has leased stay."""
+        """See `Queue.settle_by_id`. Messages that another identity has leased are not settled."""
         queue.settle_by_id(seq, on_done, self.identity.owner)
 
     def key(self, text: str, messages: Sequence[Message]) -> IdempotencyKey:
-        """Return an idempotency key of this identity, with the content it stands for; raise BadRequest.
+        """Return an idempotency key of this identity with the content it identifies; raise BadRequest.
 
-        Two publishes have the same content if everything that is stored is equal: bodies, headers, delays, ttls and
-        groups.
+        Two publishes have the same content if bodies, headers, delays, ttls and groups are equal.
         """
         return key_of(self.identity.owner, text, messages)
 
@@ -397,18 +388,17 @@ class AuthorizedBroker:
         return producer_key(self.identity.owner, name)
 
     def producing(self, end: Callable[[CurbstoneError], None]) -> ProducerClaims:
-        """Return the object through which a connection claims numbered producers; see `access.producer_claims`."""
+        """Return the object with which a connection claims numbered producers."""
         return ProducerClaims(self._registries.producing, end)
 
     @property
     def staging(self) -> AccessStaging:
         """The staged transactions of this identity; raise NotLoggedIn without a login."""
         if not self.identity.user:
-            raise NotLoggedIn(WANTED)
+            raise NotLoggedIn(LOGIN_REQUIRED)
         return AccessStaging(self, self._broker.staging)
 
     def transaction(self) -> AccessTransaction:
-        """Return a new transaction."""
         return AccessTransaction(self, self._broker.transaction())
 
     # --- the server
@@ -429,9 +419,7 @@ class AuthorizedBroker:
         self._broker.catch_up(on_done)
 
     def may_be_new(self, name: QueueName) -> bool:
-        """Return whether a queue is unknown here, but another server may have made it just now; call `catch_up` to find
-        out.
-        """
+        """Return whether the queue is unknown here, but another server may have just created it; see `catch_up`."""
         if not self._broker.shares_queues or not self.identity.on_queue(name):
             return False
         try:
@@ -442,12 +430,12 @@ class AuthorizedBroker:
 
     @property
     def broker(self) -> Broker:
-        """The engine, only to read its figures; raise NotAllowed without the right to them."""
+        """The engine, for reading its statistics; raise NotAllowed without the right `metrics`."""
         self.check_server(Right.METRICS)
         return self._broker
 
     def health(self) -> Health:
-        """Return the server's health. The reasons are only for those who may see the server's figures."""
+        """Return the server's health; its reasons are included only with the right `metrics`."""
         health = self._broker.health()
         return health if self.identity.on_server() & Right.METRICS else health._replace(reasons=[])
 
@@ -458,7 +446,7 @@ class AuthorizedBroker:
             return None
 
     def _audit_later(self, action: str, name: QueueName) -> Callable[[], None]:
-        """Return a function that notes in the audit that the caller has changed a queue."""
+        """Return a function that records in the audit log that the caller has changed a queue."""
         return self._registries.audit_later(self.identity, action, str(name))
 
     def _audited(
@@ -466,20 +454,20 @@ class AuthorizedBroker:
         action: str,
         name: QueueName,
         on_done: Callable[[CurbstoneError | None, T], None],
-        has_done: Callable[[T], object] = bool,
+        has_changed: Callable[[T], object] = bool,
     ) -> Callable[[CurbstoneError | None, T], None]:
-        """Return an `on_done` that notes the action in the audit if it has changed anything."""
+        """Return an `on_done` that records the action in the audit log if it has changed anything."""
         note = self._audit_later(action, name)
 
         def done(error: CurbstoneError | None, found: T) -> None:
-            if has_done(found):
+            if has_changed(found):
                 note()
             on_done(error, found)
 
         return done
 
     def _noted(self, action: str, name: QueueName, state: Callable[[QueueName], object], on_done: Done) -> Done:
-        """Return an `on_done` that notes the action in the audit if it has changed this state of the queue."""
+        """Return an `on_done` that records the action in the audit log if it has changed this state of the queue."""
         if not self.identity.owner:
             return on_done
         note, before = self._audit_later(action, name), state(name)

@@ -1,7 +1,7 @@
-"""A client: where it comes from, what credentials it presents, and how it is shown to others as a holder of messages.
+"""A client: its address, its credentials, and how other users see it as a holder of messages.
 
-The address, the user and the ids of a client are for those who may manage the queue, and for the user itself. All
-others who may look at the queue see only the protocol.
+Users who may manage the queue, and the user itself, see a client's address, user and ids. All others see only its
+protocol.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class Caller(NamedTuple):
-    """Where a client comes from, and how."""
+    """The address and protocol of a client."""
 
     address: str
     port: int = 0
     protocol: str = ""
     certificate: tuple[str, ...] = ()
-    """The names in its certificate, if the TLS handshake verified one."""
+    """The names in its client certificate, if the TLS handshake verified one."""
 
     @classmethod
     def of(cls, peer: Peer, protocol: str) -> Caller:
@@ -47,28 +47,28 @@ class Credentials(NamedTuple):
     secret: str = ""
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether the client presents no credentials."""
         return not self.user and not self.secret
 
 
-NOTHING = Credentials()
+NO_CREDENTIALS = Credentials()
 
-ASKING: ContextVar[Caller | None] = ContextVar("asking", default=None)
-"""Whose request is being carried out, for the audit. Adapters set it if there are users."""
+CURRENT_CALLER: ContextVar[Caller | None] = ContextVar("current_caller", default=None)
+"""The client whose request is being processed, for the audit log. Adapters set it if there are users."""
 
 ID_CHARS = 80
-"""How much of an id that a client gave is kept."""
+"""How many characters of an id are kept that a client has chosen."""
 
 
 def who_of(caller: Caller, identity: Identity, client: str = "", subscription: str = "") -> Who:
-    """Return what is kept of a client with a subscription or a lease; see `core.values.Who`."""
+    """Return the description of a client that is stored with its subscription or lease."""
     user = identity.user if identity.owner else ""  # without users there are no logins
     return Who(caller.protocol, caller.address, caller.port, user, client[:ID_CHARS], subscription[:ID_CHARS])
 
 
 def shown(identity: Identity, name: QueueName, holders: Iterable[Holder]) -> list[Holder]:
-    """Return the holders of a queue as an identity may see them; see the module's docstring."""
+    """Return the holders of a queue, with the details that the identity may see."""
     if identity.on_queue(name) & Right.MANAGE:
         return list(holders)
     user = "" if identity.user == ANONYMOUS else identity.user

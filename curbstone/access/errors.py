@@ -6,11 +6,11 @@ from curbstone.core.errors import CurbstoneError, QueueFull
 
 
 class NotLoggedIn(CurbstoneError):
-    """There is no login, or it failed or has ended. All reasons that would help a guesser have the same text."""
+    """There is no login, or it failed or has ended. All reasons that would help an attacker have the same text."""
 
 
 class NotAllowed(CurbstoneError):
-    """The caller lacks a right. The text names the right and its object, and does not reveal what exists."""
+    """The caller lacks a right. The text names the right and the target, and does not reveal what exists."""
 
 
 class TooMany(CurbstoneError):
@@ -22,7 +22,7 @@ class TooMany(CurbstoneError):
 
 
 class TooFast(TooMany):
-    """A user publishes more than its rate. Nothing of this was stored; after `wait_s` it is accepted."""
+    """A user exceeds its publish rate. Nothing was stored; the request can be repeated after `wait_s`."""
 
 
 class Busy(CurbstoneError):
@@ -39,8 +39,8 @@ class QuotaReached(QueueFull):
     """A project has reached its quota."""
 
 
-FAILED = "the login failed"
-"""The credentials were checked and are wrong, so it is useless to try them again."""
-TOO_MANY = "too many logins failed"
-"""The credentials were not checked, so they may be tried again after the wait."""
-WANTED = "a login is needed"
+LOGIN_FAILED = "the login failed"
+"""The credentials were checked and are wrong; retrying does not help."""
+TOO_MANY_FAILED = "too many logins failed"
+"""The credentials were not checked; the client may retry after the wait."""
+LOGIN_REQUIRED = "a login is needed"

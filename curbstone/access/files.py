@@ -1,6 +1,6 @@
-"""Reads the files about access, and writes those that are no part of the server's state; only we can read them.
+"""Reads access files, and writes those that are not part of the server's state, readable only by the server's user.
 
-All functions block. The caller runs them in a thread, or before a client is connected.
+All functions block. The caller runs them in a thread, or before the first client connects.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ FILE_BYTES_MAX = 64 * 1024 * 1024
 
 
 def read_trusted(path: Path) -> bytes:
-    """Return the contents of a file that people write; raise PermissionError if others than its owner may write it.
+    """Return the contents of a file of the operator; raise PermissionError if users other than its owner may write it.
 
-    Links are followed, because a mounted secret is one.
+    Links are followed, because a mounted secret is a link.
     """
     return _read(path, 0)
 
 
 def read_ours(path: Path, directory: Path) -> bytes:
-    """Return the contents of a file in a data directory; raise PermissionError if another user may have put it there.
+    """Return the contents of a file in a data directory; raise PermissionError if another user may have written it.
 
-    Anybody who may write to the directory could do that. No link is followed.
+    No link is followed.
     """
     return _read(path, os.O_NOFOLLOW, (0, os.geteuid(), directory.stat().st_uid))
 
@@ -48,7 +48,7 @@ def _read(path: Path, flags: int, owners: Sequence[int] = ()) -> bytes:
 
 
 def version_of(path: Path) -> tuple[int, int, int]:
-    """Return a value that changes when a file is changed or replaced; zeros if there is none."""
+    """Return a value that changes when a file is changed or replaced; zeros if the file does not exist."""
     try:
         facts = path.stat()
     except OSError:
@@ -57,7 +57,7 @@ def version_of(path: Path) -> tuple[int, int, int]:
 
 
 def create(path: Path, data: bytes) -> None:
-    """Make a file durably; raise FileExistsError if it is there already."""
+    """Create a file and sync it; raise FileExistsError if it exists."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
@@ -67,7 +67,7 @@ def create(path: Path, data: bytes) -> None:
 
 
 def append(path: Path, data: bytes, bytes_max: int, files_max: int) -> None:
-    """Append to a file. A full file first becomes `path.1`, that one `path.2` and so on; the oldest is dropped."""
+    """Append to a file. A full file is first rotated to `path.1`, that one to `path.2`, and so on."""
     with suppress(FileNotFoundError):
         if path.stat().st_size + len(data) > bytes_max:
             for number in range(files_max - 1, 0, -1):
@@ -83,7 +83,7 @@ def append(path: Path, data: bytes, bytes_max: int, files_max: int) -> None:
 
 
 def read_tail(path: Path, bytes_max: int) -> bytes:
-    """Return the end of a file, or b"" if there is none."""
+    """Return the end of a file, or b"" if the file does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Idempotency keys: each belongs to one owner, and stands for the content it was first sent with."""
+"""Idempotency keys: each belongs to one owner and identifies the content of its first publish."""
 
 from __future__ import annotations
 

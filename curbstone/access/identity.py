@@ -1,7 +1,7 @@
-"""An identity: who a client is, what rights it has, until when, and which watchers are notified of changes.
+"""An identity: a user, its rights and their expiry, and the watchers that are notified of changes.
 
-Sessions and connections hold identities. A reload or a revocation changes the object itself, so that the next request,
-subscription or batch sees the change.
+Sessions and connections hold identities. A reload or a revocation changes the object itself, so it applies to the next
+request, subscription or batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOCAL = "local"
 
 
 class Identity:
-    """An identity; see the module's docstring. Called on the host's thread."""
+    """Called on the host's thread."""
 
     def __init__(
         self,
@@ -35,19 +35,19 @@ class Identity:
         owner: str | None = None,
         expires_ms: int = 0,
     ) -> None:
-        """Each of `layers` narrows the rights that those before it give. `expires_ms`: wall clock, 0 for never."""
+        """Each of `layers` narrows the rights of those before it. `expires_ms`: wall clock, 0 for never."""
         self.user = user
         self.home = home
-        """The project of names without one."""
+        """The default project of names."""
         self.credential = credential
-        """How the client logged in, for logs and the audit: the id of a token, or the kind of credential."""
+        """How the client logged in, for logs: the id of a token, or the kind of credential."""
         self.owner = user if owner is None else owner
         """The owner of its leases, staged transactions and idempotency keys."""
         self.expires_ms = expires_ms
         self.end_reason = ""
-        """Why the identity has ended; empty as long as it counts."""
+        """Why the identity has ended; empty while it is valid."""
         self.meter: Meter | None = None
-        """The meter of what the user publishes; None if the user has no rate."""
+        """Measures the user's publishes; None if the user has no rate limit."""
         self._layers = tuple(layers)
         self._queues: dict[QueueName, int] = {}
         self._topics: dict[tuple[str, str], int] = {}
@@ -55,7 +55,7 @@ class Identity:
 
     @property
     def layers(self) -> tuple[Grants, ...]:
-        """The grants it has its rights from. A narrower identity has one more."""
+        """The grants that its rights are derived from. A narrower identity has one more."""
         return self._layers
 
     def on_queue(self, name: QueueName) -> int:
@@ -69,14 +69,13 @@ class Identity:
         return rights
 
     def in_project(self, project: str) -> int:
-        """Return the rights on all queues of a project taken together. Not cached, so slower than the others."""
+        """Return the union of the rights on all queues of a project. It is not cached."""
         rights = 0 if self.end_reason else int(ON_QUEUES)
         for layer in self._layers:
             rights &= layer.in_project(project)
         return rights
 
     def on_topic(self, project: str, event: str) -> int:
-        """Return the rights on an event."""
         key = (project, event)
         rights = self._topics.get(key)
         if rights is None:
@@ -87,7 +86,6 @@ class Identity:
         return rights
 
     def on_server(self) -> int:
-        """Return the rights on the server."""
         rights = 0 if self.end_reason else ON_SERVER
         for layer in self._layers:
             rights &= layer.on_server_all()
@@ -104,18 +102,18 @@ class Identity:
         return bool(self._watchers)
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
-        """Call `fn` when the rights have changed or the identity has ended; return a function that ends this."""
+        """Call `fn` when the rights have changed or the identity has ended; return a function that stops this."""
 
         def unwatch() -> None:
             nonlocal fn
             self._watchers.pop(fn, None)
-            fn = ignore  # `unwatch` is mostly kept by the object that `fn` belongs to: this breaks the cycle
+            fn = ignore  # breaks the reference cycle: the object that `fn` belongs to usually keeps `unwatch`
 
         self._watchers[fn] = None
         return unwatch
 
     def change(self, layers: Sequence[Grants], home: str) -> None:
-        """Give the identity these rights from now on."""
+        """Replace the rights and the home project."""
         before = [layer.all for layer in self._layers], self.home
         if ([layer.all for layer in layers], home) == before:
             return
@@ -123,7 +121,7 @@ class Identity:
         self._changed()
 
     def end(self, reason: str) -> None:
-        """End the identity, and its connections with `reason`."""
+        """End the identity and its connections, with this reason."""
         if not self.end_reason:
             self.end_reason = reason
             self._changed()
@@ -132,12 +130,12 @@ class Identity:
         self._queues.clear()
         self._topics.clear()
         for fn in list(self._watchers):
-            if fn in self._watchers:  # an earlier one may have ended this watch
+            if fn in self._watchers:  # an earlier watcher may have removed it
                 fn()
 
 
 def local_identity() -> Identity:
-    """Return the identity of every client if there are no users; it may do everything."""
+    """Return the identity of every client if there are no users; it has all rights."""
     return Identity(LOCAL, [EVERYTHING], owner="")
 
 

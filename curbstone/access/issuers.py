@@ -1,7 +1,7 @@
-"""Issuers of JWTs that the users file lists, and the interface that verifies their tokens. Knows no cryptography.
+"""The issuers of JWTs in the users file, and the interface of the verifier of their tokens.
 
-`access.jwt_verifier` has the `Verifier`, which needs the extra `oidc`. `Claims` is the content of a token. The rights
-of its user follow from the users file.
+`access.jwt_verifier` implements `Verifier`; it needs the extra `oidc`. The rights of a token's user follow from the
+users file.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ class Issuer(NamedTuple):
     home: str
     """The home project of its users."""
     grants: tuple[str, ...]
-    """The most that roles can give its users. If tokens name no roles, all users have these grants."""
+    """The limit of what roles can give its users. If tokens name no roles, all users have these grants."""
     user_claim: str = "sub"
     roles_claim: str = ""
     """The claim with the role names, as a list or separated by spaces; "" for none."""
     jwks: str = ""
-    """Where its keys are: an https URL or the path of a file; "" to ask its discovery document."""
+    """The location of its keys: an https URL or the path of a file; "" to use its discovery document."""
     refused: frozenset[str] = frozenset()
     """Refused users (without the issuer's prefix), and refused tokens as `jti:…`."""
     rate: Rate = NO_RATE
-    """The rate of each of its users, unless a role gives one."""
+    """The publish rate of each of its users, unless a role gives one."""
 
-    def reads_as(self, other: Issuer) -> bool:
-        """Return whether both read tokens in the same way and with the same keys."""
+    def verifies_like(self, other: Issuer) -> bool:
+        """Return whether both verify tokens in the same way and with the same keys."""
         return self == other._replace(home=self.home, grants=self.grants, refused=self.refused, rate=self.rate)
 
     def ceiling(self, user: str) -> Grants:
@@ -60,7 +60,7 @@ class Issuer(NamedTuple):
 
 
 class Claims(NamedTuple):
-    """The content of a good token."""
+    """The content of a valid token."""
 
     issuer: Issuer
     user: str
@@ -78,14 +78,14 @@ Verified = Callable[[Claims | CurbstoneError], None]
 class Verifier(Protocol):
     """Verifies tokens. Called on the host's thread."""
 
-    def take(self, issuers: Sequence[Issuer]) -> None:
-        """Use these issuers from now on."""
+    def set_issuers(self, issuers: Sequence[Issuer]) -> None:
+        """Replace the list of issuers."""
 
     def known(self, token: str) -> Claims | None:
         """Return the claims of a token that was verified before; None if it has to be verified."""
 
     def verify(self, token: str, on_done: Verified) -> None:
-        """Call back with the token's claims, NotLoggedIn if it is not good, or Busy; maybe before this returns."""
+        """Call back with the token's claims, NotLoggedIn or Busy, possibly before this returns."""
 
 
 def is_jwt(secret: str) -> bool:
@@ -126,5 +126,5 @@ def issuer_of(table: Mapping[str, Any]) -> Issuer:
 
 
 def is_https(url: str) -> bool:
-    """Return whether this is a plain https URL, with a host and without a user."""
+    """Return whether this is an https URL with a host and without a user."""
     return re.fullmatch(r"https://[A-Za-z0-9.-]+(:\d{1,5})?(/[!-~]*)?", url) is not None

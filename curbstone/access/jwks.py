@@ -1,7 +1,8 @@
-"""The keys of an issuer: fetched in a thread, kept while the issuer is unreachable, fetched again for unknown keys.
+"""The signing keys of an issuer: fetched in a thread, cached while the issuer is unreachable, refetched for unknown
+keys.
 
-They are fetched over https from the URL in the users file or in the issuer's discovery document, or from a file. No
-redirect is followed, and no other scheme is used.
+They come over https from the URL in the users file or in the issuer's discovery document, or from a file. No redirect
+is followed.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from curbstone import http_client
 from curbstone.access.issuers import Issuer, is_https
 from curbstone.core.host import Host
 
-AGAIN_MS = 30_000
-"""The shortest time between two fetches, whatever tokens ask for."""
-OLD_MS = 60 * 60_000
-"""Keys older than this are fetched again when they are used, so that a withdrawn key stops counting."""
+FETCH_INTERVAL_MS = 30_000
+"""The shortest time between two fetches, however many unknown keys tokens name."""
+KEYS_AGE_MS_MAX = 60 * 60_000
+"""Older keys are fetched again when they are used, so that a withdrawn key is no longer accepted."""
 WAITING_MAX = 64
 """The most tokens that may wait for the keys of one issuer."""
 KEYS_MAX = 100
 FETCH_S_MAX: float = 5
-"""The limit for a complete answer, even if its bytes arrive slowly."""
+"""The timeout for the complete reply, even if it arrives slowly."""
 BYTES_MAX = 1024 * 1024
 
 Keys = Mapping[str, Mapping[str, Any]]
@@ -36,14 +37,14 @@ log = logging.getLogger("curbstone.access")
 
 
 def fetch_https(url: str) -> bytes:
-    """Return the content of an https URL, at most one byte more than is allowed; raise OSError. Blocks."""
+    """Return the content of an https URL, truncated one byte above the limit; raise OSError. Blocks."""
     assert is_https(url)
     headers = {"accept": "application/json", "user-agent": "curbstone", "connection": "close"}
     return http_client.fetch(url, FETCH_S_MAX, BYTES_MAX, headers)
 
 
 class NoKeys(Exception):
-    """The issuer sent no usable keys; the text says why."""
+    """The issuer sent no usable keys."""
 
 
 class IssuerKeys:
@@ -55,26 +56,26 @@ class IssuerKeys:
         self._host = host
         self._fetch = fetch or fetch_https
         self._keys: Keys = {}
-        self._asked_ms: int | None = None
-        self._is_asking = False
-        self.is_away = False
-        """Whether the keys could not be fetched when they were asked for last."""
+        self._fetched_ms: int | None = None
+        self._is_fetching = False
+        self.is_unreachable = False
+        """Whether the last fetch failed."""
         self._waiting: list[Callable[[], None]] = []
 
     def find(self, kid: str) -> Mapping[str, Any] | None:
-        """Return the key with this id, or the only key if a token names none; None if it is not known."""
-        if self._asked_ms is not None and self._host.now_ms() - self._asked_ms > OLD_MS:
-            self._ask()
+        """Return the key with this id, or the only key if a token names none; None if it is unknown."""
+        if self._fetched_ms is not None and self._host.now_ms() - self._fetched_ms > KEYS_AGE_MS_MAX:
+            self._start_fetch()
         if not kid and len(self._keys) == 1:
             return next(iter(self._keys.values()))
         return self._keys.get(kid)
 
-    def ask(self, then: Callable[[], None]) -> bool:
+    def fetch(self, then: Callable[[], None]) -> bool:
         """Fetch the keys, and call `then` when that has succeeded or failed. Return False if it is too early."""
-        if not self._is_asking:
-            if self._asked_ms is not None and self._host.now_ms() - self._asked_ms < AGAIN_MS:
+        if not self._is_fetching:
+            if self._fetched_ms is not None and self._host.now_ms() - self._fetched_ms < FETCH_INTERVAL_MS:
                 return False
-            self._ask()
+            self._start_fetch()
         self._waiting.append(then)
         return True
 
@@ -83,21 +84,21 @@ class IssuerKeys:
         """Whether too many tokens wait already."""
         return len(self._waiting) >= WAITING_MAX
 
-    def _ask(self) -> None:
-        if not self._is_asking:
-            self._is_asking = True
-            self._asked_ms = self._host.now_ms()
-            self._host.submit(lambda: read_keys(self._issuer, self._fetch), self._answered)
+    def _start_fetch(self) -> None:
+        if not self._is_fetching:
+            self._is_fetching = True
+            self._fetched_ms = self._host.now_ms()
+            self._host.submit(lambda: read_keys(self._issuer, self._fetch), self._fetched)
 
-    def _answered(self, keys: Keys, error: BaseException | None) -> None:
-        self._is_asking = False
+    def _fetched(self, keys: Keys, error: BaseException | None) -> None:
+        self._is_fetching = False
         if error is None:
             self._keys = keys
-            if self.is_away:
-                log.info("issuer %s: its keys are here again", self._issuer.name)
-        elif not self.is_away:
-            log.warning("issuer %s: no keys, those it had still count: %s", self._issuer.name, error)
-        self.is_away = error is not None
+            if self.is_unreachable:
+                log.info("issuer %s: keys fetched again", self._issuer.name)
+        elif not self.is_unreachable:
+            log.warning("issuer %s: can't fetch keys, still accepting the previous ones: %s", self._issuer.name, error)
+        self.is_unreachable = error is not None
         waiting, self._waiting = self._waiting, []
         for then in waiting:
             then()

@@ -1,8 +1,7 @@
 """Verifies JWTs of listed issuers. Needs the extra `oidc`.
 
-A token decides neither who issued it nor how it is verified: the issuer must be in the users file, and the algorithm is
-the one of the issuer's key. Only RS256, ES256 and EdDSA are allowed. Good tokens are remembered until they expire, by a
-hash of the token.
+A token does not decide how it is verified: its issuer must be in the users file, and the algorithm is the one of the
+issuer's key. Only RS256, ES256 and EdDSA are allowed. Valid tokens are cached until they expire, by their hash.
 """
 
 from __future__ import annotations
@@ -14,40 +13,40 @@ from typing import Any
 
 import jwt
 
-from curbstone.access.errors import FAILED, Busy, NotLoggedIn
+from curbstone.access.errors import LOGIN_FAILED, Busy, NotLoggedIn
 from curbstone.access.issuers import USER, Claims, Issuer, Verified, is_jwt
 from curbstone.access.jwks import Fetch, IssuerKeys
 from curbstone.core.host import Host
 
 LEEWAY_S = 30
-LONGEST_S = 24 * 60 * 60
-"""The longest time between the issue of a token and its end."""
+LIFETIME_S_MAX = 24 * 60 * 60
+"""The longest time between the issue of a token and its expiry."""
 KNOWN_MAX = 10_000
 ROLES_MAX = 100
 ID_CHARS_MAX = 1024
-"""The longest `jti`. It is kept whole, because a token could not be refused by a part of it."""
+"""The longest `jti`. It is kept whole, because `refused` lists whole ids."""
 
 _ALGORITHMS = {("RSA", ""): "RS256", ("EC", "P-256"): "ES256", ("OKP", "Ed25519"): "EdDSA"}
 """The algorithm for each type and curve of a key."""
-_NEEDED = ["iss", "aud", "exp", "sub"]
+_REQUIRED = ["iss", "aud", "exp", "sub"]
 
 log = logging.getLogger("curbstone.access")
 
 
 class JwtVerifier:
-    """Verifies tokens; see the module's docstring. Implements `issuers.Verifier`; called on the host's thread."""
+    """Implements `issuers.Verifier`; called on the host's thread."""
 
     def __init__(self, issuers: Sequence[Issuer], host: Host, fetch: Fetch | None = None) -> None:
-        """`fetch` fetches keys; see `issuer_keys`."""
+        """`fetch` is that of `IssuerKeys`."""
         self._host = host
         self._fetch = fetch
         self._issuers: dict[str, Issuer] = {}
         self._keys: dict[str, IssuerKeys] = {}
         self._known: dict[bytes, Claims] = {}
-        self.take(issuers)
+        self.set_issuers(issuers)
 
-    def take(self, issuers: Sequence[Issuer]) -> None:
-        """See `Verifier.take`. Keeps the keys of issuers whose location of keys has not changed."""
+    def set_issuers(self, issuers: Sequence[Issuer]) -> None:
+        """See `Verifier`. Keeps the keys of issuers whose keys have the same location as before."""
         before = {issuer.url: issuer.jwks for issuer in self._issuers.values()}
         self._issuers = {issuer.url: issuer for issuer in issuers}
         self._keys = {
@@ -72,35 +71,35 @@ class JwtVerifier:
             on_done(claims)
             return
         try:
-            issuer, kid = self._named(token)
+            issuer, kid = self._issuer_and_key_id(token)
         except (jwt.PyJWTError, RecursionError) as error:
             on_done(_refusal(error))
             return
         keys = self._keys[issuer.url]
 
-        def look() -> None:
+        def check() -> None:
             if self._issuers.get(issuer.url) != issuer:  # the issuers were reloaded meanwhile
                 self.verify(token, on_done)
                 return
             key = keys.find(kid)
             if key is not None:
                 on_done(self._checked(token, issuer, key))
-            elif keys.is_away:  # the key may be a good one that is not known yet
+            elif keys.is_unreachable:  # it may be a new key
                 on_done(Busy("the issuer of this login can't be reached; try again"))
             else:
                 on_done(_refusal("no such key"))
 
         if keys.find(kid) is not None:
-            look()
+            check()
         elif keys.is_busy:
             on_done(Busy("too many logins are waiting for the keys of their issuer; try again"))
-        elif not keys.ask(look):
-            look()
+        elif not keys.fetch(check):
+            check()
 
-    def _named(self, token: str) -> tuple[Issuer, str]:
-        """Return the issuer and key that a token names. None of it is verified yet."""
+    def _issuer_and_key_id(self, token: str) -> tuple[Issuer, str]:
+        """Return the issuer and key id that a token names. Neither is verified yet."""
         if not is_jwt(token):
-            raise jwt.DecodeError("no token")
+            raise jwt.DecodeError("not a JWT")
         decoded = jwt.decode_complete(token, options={"verify_signature": False})
         issuer = self._issuers.get(str(decoded["payload"].get("iss")))
         if issuer is None:
@@ -110,7 +109,7 @@ class JwtVerifier:
     def _checked(self, token: str, issuer: Issuer, key: Mapping[str, Any]) -> Claims | NotLoggedIn:
         algorithm = _ALGORITHMS.get((str(key.get("kty")), str(key.get("crv", ""))))
         if algorithm is None or key.get("alg", algorithm) != algorithm:
-            return _refusal("its key is for none of RS256, ES256, EdDSA")
+            return _refusal("its key is not for RS256, ES256 or EdDSA")
         try:
             decoded = jwt.decode(
                 token,
@@ -118,7 +117,7 @@ class JwtVerifier:
                 algorithms=[algorithm],
                 audience=issuer.audience,
                 issuer=issuer.url,
-                options={"require": _NEEDED, "verify_exp": False, "verify_nbf": False, "verify_iat": False},
+                options={"require": _REQUIRED, "verify_exp": False, "verify_nbf": False, "verify_iat": False},
             )
             claims = _claims(decoded, issuer, self._host.wall_ms())
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
@@ -130,7 +129,7 @@ class JwtVerifier:
 
 
 def _claims(decoded: Mapping[str, Any], issuer: Issuer, wall_ms: int) -> Claims:
-    """Return the claims of a token whose signature is good; raise ValueError. Uses our clock, not the library's."""
+    """Return the claims of a token with a valid signature; raise ValueError. Uses the host's clock."""
     now_s = wall_ms / 1000
     expires_s = _seconds(decoded, "exp", 0)
     began_s = max(_seconds(decoded, name, 0) for name in ("iat", "nbf"))
@@ -138,8 +137,8 @@ def _claims(decoded: Mapping[str, Any], issuer: Issuer, wall_ms: int) -> Claims:
         raise ValueError("it has expired")
     if began_s > now_s + LEEWAY_S:
         raise ValueError("it is not valid yet")
-    if expires_s - (began_s or now_s) > LONGEST_S:
-        raise ValueError(f"it is valid for more than {LONGEST_S // 3600} h")
+    if expires_s - (began_s or now_s) > LIFETIME_S_MAX:
+        raise ValueError(f"it is valid for more than {LIFETIME_S_MAX // 3600} h")
     name = decoded.get(issuer.user_claim)
     user = f"{issuer.name}:{name}"
     if not isinstance(name, str) or not name or not USER.fullmatch(user):
@@ -163,9 +162,9 @@ def _seconds(decoded: Mapping[str, Any], name: str, default: float) -> float:
 
 
 def _refusal(reason: object) -> NotLoggedIn:
-    """Return the error, which is the same for all reasons. The reason is logged."""
-    log.debug("a JWT was refused: %s", reason)
-    return NotLoggedIn(FAILED)
+    """Return the error, which is the same for all reasons, and log the reason."""
+    log.debug("refused a JWT: %s", reason)
+    return NotLoggedIn(LOGIN_FAILED)
 
 
 def _mark(token: str) -> bytes:

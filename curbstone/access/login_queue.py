@@ -1,4 +1,4 @@
-"""Logins that wait to be hashed take turns among the networks they come from, so one network can't make others wait."""
+"""Logins that wait for hashing are served round-robin by network, so one network can't delay the others."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import NamedTuple
 
 
 class WaitingLogin(NamedTuple):
-    """A login that waits. One of the two is called, once."""
+    """A waiting login. One of the two is called, once."""
 
     start: Callable[[], None]
     refuse: Callable[[], None]
 
 
 class LoginQueue:
-    """A bounded queue with one turn for each network in a round; see the module's docstring."""
+    """A bounded queue that serves networks in turn."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._count = 0
         self._queues: dict[str, deque[WaitingLogin]] = {}
-        """What waits, by network. The network whose turn is next is first."""
+        """The waiting logins by network. The network whose turn is next is first."""
 
     def add(self, network: str, login: WaitingLogin) -> None:
-        """Add a login. If too many wait, refuse the newest one of the network that has most of them."""
+        """Add a login. If too many wait, refuse the newest one of the network with the most."""
         queue = self._queues.setdefault(network, deque())
         queue.append(login)
         self._count += 1

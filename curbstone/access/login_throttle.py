@@ -1,8 +1,8 @@
-"""Throttles logins: after some failures, each further try must wait, longer and longer, before its password is hashed.
+"""Throttles logins: after some failures, each further attempt must wait, longer and longer, before it is hashed.
 
 Failures are counted for a user from an address, and for the address alone, so a user is never locked out at other
-addresses. For IPv6 the address is its /64. A try counts as a failure from its beginning until it succeeds, so many
-tries at once do not evade the limit. It has no clock: calls say the time.
+addresses. For IPv6 the address is its /64. An attempt counts as a failure until it succeeds, so concurrent attempts do
+not evade the limit. Callers pass the time.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from curbstone.net import peer
 from curbstone.net.peer import source_of
 
 FREE_OF_USER, FREE_OF_ADDRESS = 5, 50
-"""How many failures are free before tries must wait."""
+"""How many failures are allowed before attempts must wait."""
 AT_ONCE_OF_USER, AT_ONCE_OF_ADDRESS = 4, 16
-"""How many tries may be under way before others are refused."""
+"""How many attempts may be in progress before others are refused."""
 AGAIN_MS = 1000
-"""How long a try must wait if only others under way prevent it."""
+"""How long an attempt must wait if only those in progress prevent it."""
 WAIT_MS_MAX = 60_000
 FORGET_MS = 15 * 60_000
 KNOWN_MAX = 100_000
@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9._@:-]{1,128}")
 
 
 def network_of(address: str) -> str:
-    """Return the network that takes turns with others: a /24 of IPv4, a /48 of IPv6. One client may have all of it."""
+    """Return the network that an address is served with: a /24 of IPv4, a /48 of IPv6. One client may own all of it."""
     return peer.network_of(address, 24, 48)
 
 
@@ -40,14 +40,14 @@ class _Failures:
 
 
 class LoginThrottle:
-    """Counts failed logins and those under way."""
+    """Counts failed logins and those in progress."""
 
     def __init__(self) -> None:
         self._failures: dict[bytes, _Failures] = {}
         self._under_way: dict[bytes, int] = {}
 
     def wait_ms(self, user: str, address: str, now_ms: int) -> int:
-        """Return how long a try must wait; 0 if it may be made now."""
+        """Return how long an attempt must wait; 0 if it may be made now."""
         of_user, of_address = _keys(user, address)
         return max(
             self._wait_ms(of_user, FREE_OF_USER, AT_ONCE_OF_USER, now_ms),
@@ -66,19 +66,18 @@ class LoginThrottle:
         return max(wait_ms, 0)
 
     def began(self, user: str, address: str) -> None:
-        """Note that a try is under way, until `ended`."""
+        """Note that an attempt is in progress, until `ended`."""
         for key in _keys(user, address):
             self._under_way[key] = self._under_way.get(key, 0) + 1
 
     def ended(self, user: str, address: str) -> None:
-        """Note that a try is over. If it was checked, `failed` or `succeeded` is called, too."""
+        """Note that an attempt has ended. If it was checked, call `failed` or `succeeded`, too."""
         for key in _keys(user, address):
             self._under_way[key] -= 1
             if not self._under_way[key]:
                 del self._under_way[key]
 
     def failed(self, user: str, address: str, now_ms: int) -> None:
-        """Count a failed login."""
         for key in _keys(user, address):
             if len(self._failures) >= KNOWN_MAX:
                 self._forget(now_ms)
@@ -89,11 +88,11 @@ class LoginThrottle:
             failures.last_ms = now_ms
 
     def succeeded(self, user: str, address: str) -> None:
-        """Note that a login succeeded. This clears the user's failures from this address, but not the address's own."""
+        """Clear the failures of a user from this address, but not those of the address alone."""
         self._failures.pop(_keys(user, address)[0], None)
 
     def _forget(self, now_ms: int) -> None:
-        """Make room: drop old failures, or else the oldest half."""
+        """Make room: drop expired failures, or the oldest half."""
         recent = {key: each for key, each in self._failures.items() if now_ms - each.last_ms <= FORGET_MS}
         if len(recent) >= KNOWN_MAX:
             recent = dict(sorted(recent.items(), key=lambda item: item[1].last_ms)[len(recent) // 2 :])
@@ -101,10 +100,7 @@ class LoginThrottle:
 
 
 def _keys(user: str, address: str) -> tuple[bytes, bytes]:
-    """Return the keys of a user from an address, and of the address. They are short, however long the name is.
-
-    All names that no user can have share one key.
-    """
+    """Return the keys of a user from an address, and of the address alone. All invalid user names share one key."""
     source = source_of(address)
     name = user if _NAME.fullmatch(user) else "?"
     return _digest(f"{name}\0{source}"), _digest(source)

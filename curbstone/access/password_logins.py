@@ -1,8 +1,8 @@
 """Logins by password: throttled, queued, hashed and counted.
 
-A password that was recently found right is not hashed again. It is not throttled either where its user has logged in
-before: guesses from there must not lock the user out. Anywhere else the throttle is first: if only right guesses were
-answered, a guesser would learn which are right.
+A password that was recently verified is not hashed again. At an address where its user has logged in before it is not
+throttled either, so that guesses from there can't lock the user out. At other addresses the throttle comes first:
+otherwise only correct guesses would be answered, which would reveal them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from curbstone.access.caller import Caller, Credentials
-from curbstone.access.errors import TOO_MANY, TooMany
+from curbstone.access.errors import TOO_MANY_FAILED, TooMany
 from curbstone.access.login_throttle import LoginThrottle, network_of
 from curbstone.access.passwords import Passwords
 from curbstone.access.users import User, Users
@@ -19,17 +19,17 @@ from curbstone.core.host import Host
 from curbstone.net.peer import source_of
 
 SOURCES_MAX = 256
-"""Of how many addresses it is remembered that a user has logged in from there."""
+"""The most addresses remembered for a user that has logged in from them."""
 
 Checked = Callable[[CurbstoneError | None, str], None]
-"""(Busy, or None if it was checked; the hash that the password is right for, empty if none)"""
+"""(Busy, or None if the password was checked; the hash that it matches, or "")"""
 
 
 class PasswordLogins:
-    """Checks passwords that may be guesses. Called on the host's thread.
+    """Checks passwords of clients. Called on the host's thread.
 
-    Logins with the same password of the same user from the same address share one try, however many there are. So a
-    fleet of workers that starts together takes one hash.
+    Concurrent logins with the same password of the same user from the same address share one attempt. So a fleet of
+    workers that starts together costs one hash.
     """
 
     def __init__(self, host: Host) -> None:
@@ -38,13 +38,10 @@ class PasswordLogins:
         self._throttle = LoginThrottle()
         self._under_way: dict[tuple[bytes, str, tuple[str, ...]], list[Checked]] = {}
         self._sources: dict[str, dict[str, None]] = {}
-        """From where each user has logged in, the latest last."""
+        """The addresses that each user has logged in from, the latest last."""
 
     def known(self, users: Users, credentials: Credentials, caller: Caller) -> str:
-        """Return the hash that a password was recently found right for; empty if it has to be hashed.
-
-        Raise TooMany if it must wait first.
-        """
+        """Return the hash that a password recently matched; "" if it has to be hashed. Raise TooMany if throttled."""
         name, secret = credentials
         hashes = _hashes(users.users.get(name), caller)
         kept = self._passwords.known(name, secret, hashes)
@@ -55,13 +52,13 @@ class PasswordLogins:
         wait_ms = self._throttle.wait_ms(name, caller.address, self._host.now_ms())
         if wait_ms:
             wait_s = -(-wait_ms // 1000)
-            raise TooMany(f"{TOO_MANY}; try again in {wait_s} s", wait_s)
+            raise TooMany(f"{TOO_MANY_FAILED}; try again in {wait_s} s", wait_s)
         if kept:
             self._succeeded(name, caller)
         return kept
 
     def check(self, users: Users, credentials: Credentials, caller: Caller, on_done: Checked) -> None:
-        """Hash a password that `known` let through, or wait for the hash of the same one that is under way."""
+        """Hash a password for which `known` returned "", or join the same login that is in progress."""
         name, address = credentials.user, caller.address
         hashes = _hashes(users.users.get(name), caller)
         key = self._key(credentials, caller, hashes)
@@ -108,9 +105,9 @@ class PasswordLogins:
     def _key(
         self, credentials: Credentials, caller: Caller, hashes: tuple[str, ...]
     ) -> tuple[bytes, str, tuple[str, ...]]:
-        return self._passwords.mark(*credentials), caller.address, hashes
+        return self._passwords.fingerprint(*credentials), caller.address, hashes
 
 
 def _hashes(user: User | None, caller: Caller) -> tuple[str, ...]:
-    """Return the hashes that a password may be right for; none if there is no such user, or not from this address."""
+    """Return the hashes of a user's passwords; none for an unknown user or one who may not log in from this address."""
     return user.passwords if user is not None and user.may_log_in_from(caller.address) else ()

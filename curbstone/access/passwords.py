@@ -1,7 +1,7 @@
-"""Passwords: hashed with argon2id in threads, two at a time, in turns. A good one is remembered for a while.
+"""Passwords: hashed with argon2id in threads, two at a time. A matching one is cached for a while.
 
-An unknown user, or one without a password, costs as many hashes as any other. What is remembered is not the password
-but an HMAC of it, with a key of this process.
+An unknown user, or one without a password, costs as many hashes as any other. The cache holds not the password but its
+HMAC, with a key of this process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from curbstone.core.host import Host
 
 AT_ONCE = 2
 WAITING_MAX = 64
-"""How many may wait: so many users at addresses that they have used before, and so many others."""
+"""How many logins may wait: from addresses that their user has used before, and as many others."""
 REMEMBERED_MS = 5 * 60_000
 REMEMBERED_MAX = 10_000
 BYTES_MIN, BYTES_MAX = 8, 128
@@ -32,29 +32,26 @@ logger = logging.getLogger("curbstone.access")
 _HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
 Checked = Callable[[CurbstoneError | None, str], None]
-"""(Busy, or None if it was checked; the hash that the password belongs to, empty for none)"""
+"""(Busy, or None if the password was checked; the hash that it matches, or "")"""
 
 
 def hash_password(password: str) -> str:
-    """Return the hash of a password for the users file. Blocks. Raise ValueError, which names the broken rule."""
+    """Return the hash of a password for the users file. Blocks. Raise ValueError for a bad length."""
     if not BYTES_MIN <= len(password.encode()) <= BYTES_MAX:
         raise ValueError(f"a password must have {BYTES_MIN} to {BYTES_MAX} bytes")
     return _HASHER.hash(password)
 
 
 @cache
-def _nobody() -> str:
-    """Return a hash that no password belongs to."""
+def _dummy_hash() -> str:
+    """Return a hash that no password matches."""
     return _HASHER.hash(secrets.token_urlsafe(32))
 
 
 def hash_of(password: str, hashes: Sequence[str], most: int = 1) -> str:
-    """Return the hash that a password belongs to, or "" for none. Blocks.
-
-    It always takes as long as for `most` hashes, however many there are.
-    """
+    """Return the hash that a password matches, or "". Blocks, always for as long as checking `most` hashes takes."""
     found = ""
-    for kept in [*hashes, *[_nobody()] * (max(most, 1) - len(hashes))]:
+    for kept in [*hashes, *[_dummy_hash()] * (max(most, 1) - len(hashes))]:
         try:
             _HASHER.verify(kept, password)
             found = kept
@@ -67,19 +64,19 @@ class Passwords:
     """Checks passwords. Called on the host's thread."""
 
     def __init__(self, host: Host) -> None:
-        _nobody()  # made now, so that the first unknown user also costs one hash only, and a server without users none
+        _dummy_hash()  # computed now, so that the first unknown user costs no extra hash
         self._host = host
         self._key = secrets.token_bytes(32)
         self._remembered: dict[bytes, tuple[int, str]] = {}
-        """(when to forget it, the hash it was right for) by mark."""
+        """(when to forget it, the hash that it matched) by fingerprint."""
         self._familiar, self._others = LoginQueue(WAITING_MAX), LoginQueue(WAITING_MAX)
         self._order = [self._familiar, self._others]
-        """The one that was served last is last, so neither can keep out the other."""
+        """The queue served last is last, so neither can starve the other."""
         self._running = 0
 
     def known(self, user: str, password: str, hashes: Sequence[str]) -> str:
-        """Return the hash that the password was recently found right for, if it still counts; else ""."""
-        found = self._remembered.get(self.mark(user, password))
+        """Return the hash that the password recently matched, if it is still one of `hashes`; else ""."""
+        found = self._remembered.get(self.fingerprint(user, password))
         return found[1] if found is not None and found[0] > self._host.now_ms() and found[1] in hashes else ""
 
     def check(
@@ -93,18 +90,19 @@ class Passwords:
         network: str = "",
         is_familiar: bool = False,
     ) -> None:
-        """Call back, in a later turn, with the hash that the password belongs to. `most`: see `hash_of`.
+        """Call back, in a later turn, with the hash that the password matches. `most`: see `hash_of`.
 
-        Networks take turns. `is_familiar`: the user has logged in from this address before, and waits among such only.
+        Networks are served in turn. `is_familiar`: the user has logged in from this address before; such logins have a
+        queue of their own.
         """
 
         def done(found: str | None, error: BaseException | None) -> None:
             self._running -= 1
             if found:
-                self._remember(self.mark(user, password), found)
+                self._remember(self.fingerprint(user, password), found)
             self._next()
             if error is not None:
-                logger.error("a password can't be checked: %s", error)
+                logger.error("can't check a password: %s", error)
             on_done(None, found or "")
 
         def start() -> None:
@@ -129,11 +127,11 @@ class Passwords:
                 return login
         return None
 
-    def mark(self, user: str, password: str) -> bytes:
-        """Return a mark of a user's password that is valid in this process and does not reveal the password."""
+    def fingerprint(self, user: str, password: str) -> bytes:
+        """Return an HMAC of a user and password with a key of this process."""
         return hmac.digest(self._key, f"{user}\0{password}".encode("utf-8", "surrogatepass"), "sha256")
 
-    def _remember(self, mark: bytes, kept: str) -> None:
+    def _remember(self, fingerprint: bytes, kept: str) -> None:
         if len(self._remembered) >= REMEMBERED_MAX:
             self._remembered.clear()
-        self._remembered[mark] = (self._host.now_ms() + REMEMBERED_MS, kept)
+        self._remembered[fingerprint] = (self._host.now_ms() + REMEMBERED_MS, kept)

@@ -1,7 +1,7 @@
-"""Which connection publishes as which numbered producer to which queue: one at a time, over all protocols.
+"""Claims of numbered producers: one connection at a time publishes as a producer to a queue, over all protocols.
 
-If two programs used the same name, each one's messages would be taken for repeats of the other's. So a later connection
-ends the earlier one. The earlier one may also be a lost connection of the same program, whose loss was not noticed yet.
+If two programs used the same name, each one's messages would be taken for repeats of the other's. So a new claim ends
+the connection with the earlier one, which may also be a lost connection of the same program.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ End = Callable[[CurbstoneError], None]
 
 
 class ProducerClaims:
-    """The numbered producers of one connection. Call `leave` when it is over."""
+    """The numbered producers of one connection. Call `release` when it has ended."""
 
-    def __init__(self, at_work: dict[Key, ProducerClaims], end: End) -> None:
-        """`at_work` has those of all connections. `end` is called when another connection takes one over."""
-        self._at_work = at_work
+    def __init__(self, claims: dict[Key, ProducerClaims], end: End) -> None:
+        """`claims` has those of all connections. `end` is called when another connection takes one over."""
+        self._claims = claims
         self._end = end
         self._mine: set[Key] = set()
 
     @property
     def count(self) -> int:
-        """The number of producers; each counts once for each of its queues."""
+        """The number of claims; a producer has one for each of its queues."""
         return len(self._mine)
 
     def holds(self, producer: bytes, queue: QueueName) -> bool:
@@ -34,19 +34,19 @@ class ProducerClaims:
         return (producer, queue) in self._mine
 
     def claim(self, producer: bytes, queue: QueueName) -> None:
-        """Claim a producer for this connection and queue, and end the connection that had it before."""
+        """Claim a producer for a queue, and end the connection with the earlier claim."""
         key = producer, queue
         if key in self._mine:
             return
         self._mine.add(key)
-        earlier = self._at_work.get(key)
-        self._at_work[key] = self
+        earlier = self._claims.get(key)
+        self._claims[key] = self
         if earlier is not None:
             earlier._end(Conflict(f"another connection publishes to queue {queue} as the same producer"))
 
-    def leave(self) -> None:
-        """Release all producers: the connection is over."""
+    def release(self) -> None:
+        """Release all claims, because the connection has ended."""
         for key in self._mine:
-            if self._at_work.get(key) is self:
-                del self._at_work[key]
+            if self._claims.get(key) is self:
+                del self._claims[key]
         self._mine.clear()

@@ -1,6 +1,6 @@
-"""The numbers that a numbered producer gives its messages: their bounds, and runs of consecutive ones.
+"""The sequence numbers of numbered producers: their range, and runs of consecutive ones.
 
-A message that is published again with the same number is stored once. Each protocol reads the numbers in its own way.
+A message that is published again with the same number is stored once. Each protocol has its own syntax for the numbers.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def number(name: str, value: object, least: int) -> int:
 
 
 def numbered(name: str, producer: bytes, seq: int, after: int | None) -> Numbered:
-    """Return the number of a message, and the one before it: `after`, or `seq - 1` if it is None.
+    """Return the number of a message with its predecessor: `after`, or `seq - 1` if it is None.
 
-    Raise BadRequest if `after` is not below `seq`. `name` is what the protocol calls `after`.
+    Raise BadRequest if `after` is not below `seq`. `name` is the protocol's name of `after`.
     """
     if after is None:
         after = seq - 1
@@ -34,7 +34,7 @@ def numbered(name: str, producer: bytes, seq: int, after: int | None) -> Numbere
 
 
 def runs(numbers: Sequence[Numbered]) -> Iterator[tuple[int, int]]:
-    """Yield the start and the end of each run of messages that one publish can store: their numbers are consecutive."""
+    """Yield the start and end index of each run of consecutive numbers, which one publish can store."""
     start = 0
     for at in range(1, len(numbers)):
         before = numbers[at - 1].first

@@ -1,4 +1,4 @@
-"""Quotas: how many queues a project may have, and how many bytes their caps may have together."""
+"""Quotas: the most queues of a project, and the largest sum of their caps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from curbstone.core.port import Broker
 
 
 def check_quota(quota: Quota, broker: Broker, name: QueueName, changes: Mapping[str, object]) -> None:
-    """Raise QuotaReached if a queue that is created or changed makes its project exceed the quota."""
+    """Raise QuotaReached if creating or changing this queue would exceed the quota of its project."""
     caps = {queue.name: queue.options.cap for queue in broker.queues() if queue.name.project == name.project}
     before = caps.get(name)
     cap = changes.get("cap", broker.defaults.cap if before is None else before)

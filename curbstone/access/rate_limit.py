@@ -1,9 +1,8 @@
-"""Rates: how many messages, or bytes of them, a user may publish in a second. Users without a rate are not counted.
+"""Rate limits: how many messages and bytes a user may publish per second.
 
-A message counts when it arrives, whether it is stored or not, over all connections of the user together. For a moment a
-user may exceed its rate. That makes a debt, which time pays off, and until it is paid nothing more of the user is
-accepted. A connection that publishes meanwhile is not read (`Throttle`). An HTTP request is refused, with the time to
-try again (`Meter.check`).
+A message counts when it arrives, whether it is stored or not, over all connections of the user together. A burst may
+exceed the rate; the excess is a debt, which decreases with time. While a user is in debt, its publishing connections
+are not read (`Throttle`), and its HTTP requests are refused with the time to retry (`Meter.check`).
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from curbstone.core.options import parse_size
 from curbstone.core.values import ignore
 
 AT_ONCE_US = 1_000_000
-"""A user that was silent for this long may send at once what its rate allows in that time."""
+"""The burst: after an idle period of this length a user may send at once what its rate allows in that period."""
 WAIT_MS_MAX = 86_400_000
 RATE_KEYS = ("messages", "bytes")
-BAD_RATE = 'rate has messages and bytes in a second, as in { messages = 1000, bytes = "10MiB" }, both from 1'
+BAD_RATE = 'rate: expected messages and bytes per second, at least 1, as in { messages = 1000, bytes = "10MiB" }'
 
 
 class BadRate(ValueError):
-    """A rate breaks the rules; the text says which."""
+    """A rate in the users file is not valid."""
 
 
 class Rate(NamedTuple):
-    """The most that may be published in a second; 0 for no bound."""
+    """The most that may be published per second; 0 for no limit."""
 
     messages: int = 0
     bytes: int = 0
 
     def __str__(self) -> str:
         parts = [f"{self.messages} messages"] * bool(self.messages) + [f"{self.bytes} bytes"] * bool(self.bytes)
-        return f"{' and '.join(parts) or 'any amount'} in a second"
+        return f"{' and '.join(parts) or 'any amount'} per second"
 
 
 NO_RATE = Rate()
@@ -60,13 +59,13 @@ def parse_rate(table: object) -> Rate:
 
 
 def most(rates: Iterable[Rate]) -> Rate:
-    """Return a rate with the largest bound of each kind; a missing bound counts as the smallest."""
+    """Return a rate with the largest limit of each kind; a missing limit counts as the smallest."""
     found = list(rates)
     return Rate(max((rate.messages for rate in found), default=0), max((rate.bytes for rate in found), default=0))
 
 
 class Meter:
-    """Counts what one user publishes, and how long its debt takes to pay. Called on the host's thread."""
+    """Measures the publishes of one user. Called on the host's thread."""
 
     def __init__(self, rate: Rate, host: Host, held_back: dict[str, int]) -> None:
         """`held_back` counts how often the user was held back, by protocol."""
@@ -76,12 +75,11 @@ class Meter:
         self._us_a_message = 1_000_000 / rate.messages if rate.messages else 0.0
         self._us_a_byte = 1_000_000 / rate.bytes if rate.bytes else 0.0
         self._paid_us = [0.0, 0.0]
-        """When the messages, and when the bytes, counted so far are paid for."""
+        """When the debt of the messages, and that of the bytes counted so far, is zero again."""
         self._throttles: dict[Throttle, None] = {}
         self._timer: Timer | None = None
 
     def count(self, messages: int, size: int) -> None:
-        """Count messages and bytes."""
         least = self._host.now_us() - AT_ONCE_US
         by_count, by_size = self._paid_us
         self._paid_us = [
@@ -91,17 +89,17 @@ class Meter:
 
     @property
     def debt_us(self) -> float:
-        """The time until everything is paid for; 0 if it is."""
+        """The time until the user is out of debt; 0 if it is not in debt."""
         return max(0.0, max(self._paid_us) - self._host.now_us())
 
     def check(self, protocol: str) -> None:
-        """Raise TooFast if not everything is paid for."""
+        """Raise TooFast if the user is in debt."""
         if debt_us := self.debt_us:
             self._note(protocol)
             raise TooFast(f"this user may publish {self.rate}", int(-(-debt_us // 1_000_000)))
 
     def hold(self, throttle: Throttle, protocol: str) -> None:
-        """Release a throttle when everything is paid for."""
+        """Add a throttle, which is released when the user is out of debt."""
         self._note(protocol)
         self._throttles[throttle] = None
         if self._timer is None:
@@ -115,7 +113,7 @@ class Meter:
             self._timer = None
 
     def cancel_debt(self) -> None:
-        """Cancel the debt: the user has another rate now."""
+        """Cancel the debt, because the user has another rate now."""
         self._paid_us = [0.0, 0.0]
         self._release()
 
@@ -127,7 +125,7 @@ class Meter:
 
     def _due(self) -> None:
         self._timer = None
-        if self.debt_us:  # another connection has sent more meanwhile
+        if self.debt_us:  # another connection has published meanwhile
             self._arm()
         else:
             self._release()
@@ -138,14 +136,14 @@ class Meter:
                 self.remove(throttle)
                 throttle.release()
         finally:
-            if self._throttles and self._timer is None:  # one of them raised: the others are released later
+            if self._throttles and self._timer is None:  # one of them raised; release the others later
                 self._arm()
 
 
 class Throttle:
-    """The throttle of one connection. It is on while the connection wants to publish and its user is in debt.
+    """The throttle of one connection. It is on while the connection tries to publish and its user is in debt.
 
-    While it is on, the connection must not be read. Input that was read before waits, in its order.
+    While it is on, the connection must not be read, and input that was read before waits in order.
     """
 
     def __init__(self, protocol: str, released: Callable[[], None]) -> None:
@@ -156,11 +154,10 @@ class Throttle:
 
     @property
     def is_on(self) -> bool:
-        """Whether the connection is held back."""
         return self._meter is not None
 
-    def stops(self, meter: Meter | None) -> bool:
-        """Return whether nothing may be published now; if so, the throttle is on from now."""
+    def holds(self, meter: Meter | None) -> bool:
+        """Return whether nothing may be published now; if so, turn the throttle on."""
         if meter is None:
             return False
         if self._meter is None and meter.debt_us:
@@ -169,12 +166,12 @@ class Throttle:
         return self._meter is not None
 
     def release(self) -> None:
-        """Turn the throttle off: everything is paid for."""
+        """Turn the throttle off, because the user is out of debt."""
         self._meter = None
         self._released()
 
     def close(self) -> None:
-        """Turn the throttle off: the connection has ended."""
+        """Turn the throttle off, because the connection has ended."""
         if self._meter is not None:
             self._meter.remove(self)
             self._meter = None
@@ -182,16 +179,16 @@ class Throttle:
 
 
 class Meters:
-    """The meters of the users that have a rate. A meter lives as long as it is referred to."""
+    """The meters of the users with a rate limit. A meter lives as long as an identity refers to it."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._meters: WeakValueDictionary[tuple[str, Rate], Meter] = WeakValueDictionary()
         self.held_back: dict[str, int] = {}
-        """How often a connection was not read, or a request refused, by protocol."""
+        """How often a connection was held back or a request refused, by protocol."""
 
     def of(self, user: str, rate: Rate) -> Meter | None:
-        """Return the meter of a user; None if it has no rate."""
+        """Return the meter of a user; None if the user has no rate limit."""
         if rate == NO_RATE:
             return None
         meter = self._meters.get((user, rate))

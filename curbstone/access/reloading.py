@@ -1,7 +1,7 @@
-"""Reads files again while the server runs: at SIGHUP, at `POST /v2/reload`, and when one of them has changed.
+"""Reloads files while the server runs: at SIGHUP, at `POST /v2/reload`, and when one of them has changed.
 
-New content is used only if it is right. If it is wrong, this is reported once, and the old content stays in use. Files
-are read in a thread, one read at a time, so that the last read is the one that counts.
+If the new content is not valid, the error is logged and the old content stays in use. Files are read in a thread, one
+read at a time, so the latest read takes effect last.
 """
 
 from __future__ import annotations
@@ -25,14 +25,12 @@ log = logging.getLogger("curbstone")
 
 
 class Reloadable(Protocol):
-    """Something that can be read again."""
-
     def reload(self, on_done: Done) -> None:
-        """Read it again; `on_done` gets what is wrong with it."""
+        """Read the files again; `on_done` gets the error, if any."""
 
 
 class Reloading(Generic[T]):
-    """Some files that form one thing. Called on the host's thread."""
+    """Files that are reloaded together. Called on the host's thread."""
 
     def __init__(
         self,
@@ -43,7 +41,7 @@ class Reloading(Generic[T]):
         take: Callable[[T], object],
         refuse: Callable[[BaseException], object] = lambda _error: None,
     ) -> None:
-        """`read` runs in a thread and returns the thing or raises; `take` gets the thing, `refuse` the exception."""
+        """`read` runs in a thread; `take` gets its result, `refuse` its exception."""
         self._host = host
         self._name = name
         self._paths = paths
@@ -52,13 +50,13 @@ class Reloading(Generic[T]):
         self._refuse = refuse
         self._seen = self._stamp()
         self._is_reading = False
-        self._asked: list[Done] = []
-        """Callers since the current read began. It may not have seen what they know of."""
+        self._callers: list[Done] = []
+        """Callers since the current read began, which may have missed the change that they report."""
         host.call_later(CHECK_EVERY_MS, self._check)
 
     def reload(self, on_done: Done) -> None:
-        """See `Reloadable.reload`. Reads the files whether they have changed or not."""
-        self._asked.append(on_done)
+        """See `Reloadable`. Reads the files whether they have changed or not."""
+        self._callers.append(on_done)
         if not self._is_reading:
             self._start()
 
@@ -70,15 +68,15 @@ class Reloading(Generic[T]):
 
     def _checked(self, stamp: Stamp | None, _error: BaseException | None) -> None:
         self._is_reading = False
-        if self._asked or (stamp is not None and stamp != self._seen):
+        if self._callers or (stamp is not None and stamp != self._seen):
             self._start()
 
     def _start(self) -> None:
         self._is_reading = True
-        asked, self._asked = self._asked, []
+        callers, self._callers = self._callers, []
 
         def read() -> tuple[Stamp, T | None, BaseException | None]:
-            stamp = self._stamp()  # taken before reading: files that change meanwhile are read again
+            stamp = self._stamp()  # before reading, so that files that change meanwhile are read again
             try:
                 return stamp, self._read(), None
             except Exception as error:
@@ -89,23 +87,23 @@ class Reloading(Generic[T]):
             self._seen, result, error = found
             self._is_reading = False
             outcome = self._outcome(result, error)
-            for on_done in asked:
+            for on_done in callers:
                 on_done(outcome)
-            if self._asked and not self._is_reading:
+            if self._callers and not self._is_reading:
                 self._start()
 
         self._host.submit(read, done)
 
     def _outcome(self, result: T | None, error: BaseException | None) -> CurbstoneError | None:
-        """Use what was read, or return what is wrong with it."""
+        """Use the result, or return the error."""
         if error is None:
             assert result is not None
             self._take(result)
-            log.info("%s: read again", self._name)
+            log.info("%s: reloaded", self._name)
             return None
-        log.error("%s: not changed: %s", self._name, error)
+        log.error("%s: not reloaded: %s", self._name, error)
         self._refuse(error)
-        return Unavailable(f"{self._name}: not changed: {error}")
+        return Unavailable(f"{self._name}: not reloaded: {error}")
 
     def _stamp(self) -> Stamp:
         """Return a value that changes when a file is changed or replaced, or when a link is redirected."""
@@ -113,20 +111,19 @@ class Reloading(Generic[T]):
 
 
 class Reloads:
-    """Everything that is read again together."""
+    """Everything that is reloaded together."""
 
     def __init__(self) -> None:
         self._all: list[Reloadable] = []
 
     def add(self, one: Reloadable) -> None:
-        """Add one to be read again."""
         self._all.append(one)
 
     def __bool__(self) -> bool:
         return bool(self._all)
 
     def reload(self, on_done: Done = lambda _error: None) -> None:
-        """Read all of them again; there is at least one. `on_done` gets the first error when all are read."""
+        """Reload all of them; there is at least one. `on_done` gets the first error once all are read."""
         done = AllDone(on_done, len(self._all))
         for each in self._all:
             each.reload(done)

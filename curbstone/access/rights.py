@@ -1,4 +1,4 @@
-"""Rights, and the grants that give them. Pure.
+"""Rights and grants. Pure.
 
 A grant is `rights pattern`, as in `receive,peek shop/orders*`. The pattern is `project/queue`, `topic:project/event` or
 `server`. `*` stands for any run of characters in a project, queue or event, and the whole name must match. There are no
@@ -19,7 +19,7 @@ from curbstone.core.names import QueueName
 
 
 class Right(IntEnum):
-    """A right. A set of rights is their sum."""
+    """A set of rights is the sum of its members."""
 
     SEND = 1
     RECEIVE = 2
@@ -41,7 +41,7 @@ ON_SERVER = Right.METRICS | Right.ADMIN | Right.REPLICATE
 
 SERVER = "server"
 USER = "{user}"
-"""In a grant this stands for the name of the user who has the grant."""
+"""Stands for the name of the user in a grant."""
 
 _TOPIC = "topic:"
 _ANY_WORDS_MAX = 4
@@ -52,7 +52,7 @@ _EVENT = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
 
 
 class BadGrant(ValueError):
-    """A grant breaks the rules; the text says which."""
+    """A grant is not valid."""
 
 
 class Grant(NamedTuple):
@@ -92,12 +92,12 @@ def matches(pattern: str, name: str) -> bool:
     return True
 
 
-def names_taken(event: str) -> list[str]:
-    """Return names that grants must cover to cover all events that a binding takes.
+def names_to_cover(event: str) -> list[str]:
+    """Return the names that grants must cover to allow a binding to an event or mask.
 
-    For a single event this is its name. In a mask, `*` and `#` stand for any words, and only the `*` of a grant covers
-    them, so here they are a character that no name has. But `#` may also stand for no word at all, so the mask without
-    it must be covered as well.
+    For a single event this is its name. In a mask, `*` and `#` stand for any words, which only the `*` of a grant
+    covers, so they are replaced by a character that no name has. `#` may also stand for no word, so the mask without it
+    must be covered as well.
     """
     words = event.split(".")
     if words[-1] == ">":
@@ -114,7 +114,7 @@ def names_taken(event: str) -> list[str]:
 
 
 def parse_grant(text: str, user: str = "") -> Grant:
-    """Return the grant in a text, where `{user}` stands for `user` taken literally. Raise BadGrant."""
+    """Return the grant in a text, in which `{user}` is replaced by `user`. Raise BadGrant."""
     words = text.split()
     if len(words) != 2:
         raise BadGrant(f"bad grant {text[:120]!r}: expected rights and a pattern, as in 'send,peek shop/orders*'")
@@ -140,7 +140,8 @@ def _rights_in(words: str, text: str) -> int:
     for word in words.split(","):
         right = next((right for right in Right if right.word == word), None)
         if right is None:
-            raise BadGrant(f"bad grant {text[:120]!r}: the rights are {', '.join(each.word for each in Right)}")
+            known = ", ".join(each.word for each in Right)
+            raise BadGrant(f"bad grant {text[:120]!r}: unknown right {word[:40]!r}; the rights are {known}")
         rights |= right
     return rights
 
@@ -153,12 +154,11 @@ def _check_pattern(kind: str, pattern: str, text: str) -> None:
 
 
 class Grants:
-    """A collection of grants. Together they give all rights that any of them gives."""
+    """A collection of grants, which gives all rights that any of them gives."""
 
     def __init__(self, grants: Iterable[Grant]) -> None:
         self.all = tuple(grants)
         self.on_server = self._sum("server", ("server",))
-        """The rights on the server."""
 
     @classmethod
     def parse(cls, texts: Iterable[str], user: str = "") -> Grants:
@@ -167,24 +167,22 @@ class Grants:
 
     @property
     def is_admin(self) -> bool:
-        """Whether they give all rights on everything."""
+        """Whether they give all rights."""
         return bool(self.on_server & Right.ADMIN)
 
     def on_queue(self, name: QueueName) -> int:
-        """Return the rights on a queue."""
         return ON_QUEUES if self.is_admin else self._sum("queue", name)
 
     def in_project(self, project: str) -> int:
-        """Return the rights on all queues of a project, taken together."""
+        """Return the union of the rights on all queues of a project."""
         grants = (each for each in self.all if each.kind == "queue" and each.covers_project(project))
         return ON_QUEUES if self.is_admin else reduce(or_, (each.rights for each in grants), 0)
 
     def on_topic(self, project: str, event: str) -> int:
-        """Return the rights on an event of a project."""
         return ON_TOPICS if self.is_admin else self._sum("topic", (project, event))
 
     def on_server_all(self) -> int:
-        """Return the rights on the server. An administrator may also see its figures."""
+        """Return the rights on the server, with those that an administrator has implicitly."""
         return ON_SERVER if self.is_admin else self.on_server
 
     def _sum(self, kind: str, names: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
-"""Secrets that the server makes: tokens, sessions and tickets have the same form. Pure, except for randomness.
+"""The secrets of API tokens, sessions and tickets, which the server generates.
 
-`cbs_{id}_{secret}`: the id is used in logs, the audit and revocations. Of the secret only a SHA-256 is kept. It has 256
-random bits, so it needs no slow hash.
+They have the form `cbs_{id}_{secret}`. The id is used in logs and for revocations. The server keeps only the SHA-256 of
+the secret, which has 256 random bits and so needs no slow hash.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from hashlib import sha256
 from typing import NamedTuple
 
 TOKEN, SESSION, TICKET = "cbs", "cbt", "cbo"
-"""The first part of a secret: of an API token, of a session, and of a ticket for one use."""
+"""The prefix of API tokens, of sessions, and of tickets, which can be used once."""
 
 ID_CHARS = 10
 _ALPHABET = string.digits + string.ascii_letters
 
 
 class Secret(NamedTuple):
-    """A secret, as its owner has it."""
+    """A secret in plain text."""
 
     kind: str
     id: str
@@ -35,12 +35,11 @@ class Secret(NamedTuple):
         return sha256(self.secret.encode()).digest()
 
     def is_of(self, digest: bytes) -> bool:
-        """Return whether a kept digest is this secret's, in constant time."""
+        """Return, in constant time, whether a stored digest is that of this secret."""
         return hmac.compare_digest(self.digest, digest)
 
 
 def new_secret(kind: str) -> Secret:
-    """Return a new secret."""
     return Secret(kind, "".join(secrets.choice(_ALPHABET) for _ in range(ID_CHARS)), secrets.token_urlsafe(32))
 
 

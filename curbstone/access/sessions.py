@@ -1,4 +1,4 @@
-"""Sessions and tickets, which a login makes for a while. They are kept only in memory.
+"""Sessions and tickets, which a login creates for a limited time. They exist only in memory.
 
 A session ends half an hour after its last request, and at the latest twelve hours after its login. A ticket can be used
 once, within half a minute, for one purpose, and for one queue if the purpose needs one. It may be put into a URL, where
@@ -22,14 +22,14 @@ TICKET_MS = 30_000
 TICKETS_MAX, TICKETS_OF_USER_MAX = 10_000, 100
 RESERVED = 100
 """How many of all sessions, and of all tickets, are reserved for administrators."""
-WAYS = ("publish", "consume", "events", "stomp", "queues")
+PURPOSES = ("publish", "consume", "events", "stomp", "queues")
 """The purposes of tickets."""
-NAMING_QUEUES = ("stomp", "queues")
-"""The purposes whose client names its queues later, after it was admitted."""
+WITHOUT_QUEUE = ("stomp", "queues")
+"""The purposes for which the client names its queues later, over the connection."""
 
 
 class Session:
-    """A login that continues over many requests."""
+    """A login for many requests."""
 
     __slots__ = ("access", "digest", "id", "used_ms")
 
@@ -54,7 +54,7 @@ class Sessions:
     def open(self, secret: Secret, access: AuthorizedBroker) -> None:
         """Open a session with a secret from `new_secret`; raise TooMany.
 
-        If its user has too many, the one that was used the longest ago and has no connections ends.
+        If its user has too many, close the least recently used one that has no connections.
         """
         user = access.identity.user
         most = SESSIONS_MAX if access.identity.is_admin else SESSIONS_MAX - RESERVED
@@ -63,9 +63,7 @@ class Sessions:
         if len(self._of_user.get(user, ())) >= SESSIONS_OF_USER_MAX:
             idle = [each for each in self._of_user[user].values() if not each.access.identity.is_watched]
             if not idle:
-                raise TooMany(
-                    f"{SESSIONS_OF_USER_MAX} sessions of this user have connections, and more are too many", 60
-                )
+                raise TooMany(f"this user has {SESSIONS_OF_USER_MAX} sessions with open connections, the limit", 60)
             self.close(min(idle, key=lambda each: each.used_ms).id)
         elif len(self._sessions) >= most:
             raise TooMany(f"the server has {len(self._sessions)} sessions, its limit", 60)
@@ -73,11 +71,11 @@ class Sessions:
         self._sessions[session.id] = self._of_user.setdefault(user, {})[session.id] = session
 
     def find(self, secret: Secret) -> AuthorizedBroker | None:
-        """Return the access of a secret's session, and count this as a request; None if there is no such session."""
+        """Return the access of a secret's session, and mark it as used now; None if there is no such session."""
         session = self._sessions.get(secret.id)
         if session is None or not secret.is_of(session.digest):
             return None
-        if self._is_over(session):
+        if self._is_expired(session):
             self.close(session.id)
             return None
         session.used_ms = self._host.now_ms()
@@ -94,11 +92,11 @@ class Sessions:
             session.access.identity.end("the session ended")
 
     def sweep(self) -> None:
-        """End the sessions that have expired."""
-        for session in [session for session in self._sessions.values() if self._is_over(session)]:
+        """Close the sessions that have expired."""
+        for session in [session for session in self._sessions.values() if self._is_expired(session)]:
             self.close(session.id)
 
-    def _is_over(self, session: Session) -> bool:
+    def _is_expired(self, session: Session) -> bool:
         identity = session.access.identity
         if identity.end_reason or self._host.wall_ms() >= identity.expires_ms:
             return True
@@ -107,18 +105,18 @@ class Sessions:
 
 
 class Ticket(NamedTuple):
-    """A ticket that was made and not used."""
+    """An unused ticket."""
 
     digest: bytes
     access: AuthorizedBroker
-    way: str
+    purpose: str
     queue: QueueName | None
     """The queue; None if the client names its queues later."""
     until_ms: int
 
 
 class Tickets:
-    """All tickets that were made and not used. Called on the host's thread."""
+    """All unused tickets. Called on the host's thread."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -126,7 +124,7 @@ class Tickets:
         """The tickets by id, the oldest first."""
         self._of_user: Counter[str] = Counter()
 
-    def make(self, access: AuthorizedBroker, way: str, queue: QueueName | None) -> Secret:
+    def make(self, access: AuthorizedBroker, purpose: str, queue: QueueName | None) -> Secret:
         """Return a new ticket; raise TooMany."""
         now_ms = self._host.now_ms()
         while self._tickets and next(iter(self._tickets.values())).until_ms <= now_ms:
@@ -138,16 +136,16 @@ class Tickets:
             raise TooMany(f"the server has {len(self._tickets)} unused tickets, its limit", 30)
         secret = new_secret(TICKET)
         self._of_user[user] += 1
-        self._tickets[secret.id] = Ticket(secret.digest, access, way, queue, now_ms + TICKET_MS)
+        self._tickets[secret.id] = Ticket(secret.digest, access, purpose, queue, now_ms + TICKET_MS)
         return secret
 
-    def use(self, secret: Secret, way: str, queue: QueueName | None) -> AuthorizedBroker | None:
-        """Return the access of a ticket's owner, or None if the ticket is not for this use. Uses it up either way."""
+    def use(self, secret: Secret, purpose: str, queue: QueueName | None) -> AuthorizedBroker | None:
+        """Use up a ticket. Return its owner's access, or None if it is not for this purpose and queue."""
         ticket = self._tickets.get(secret.id)
         if ticket is None or not secret.is_of(ticket.digest):
             return None
         self._remove(secret.id)
-        fits = (ticket.way, ticket.queue) == (way, queue) and ticket.until_ms > self._host.now_ms()
+        fits = (ticket.purpose, ticket.queue) == (purpose, queue) and ticket.until_ms > self._host.now_ms()
         return ticket.access if fits else None
 
     def _remove(self, identifier: str) -> None:

@@ -1,4 +1,4 @@
-"""Staged transactions as one identity sees them: only its own, and only to queues it may send to."""
+"""The staged transactions of one identity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class AccessStaging:
-    """The staged transactions of one identity, which go only to queues it may send to."""
+    """The staged transactions of one identity, which may publish only to queues that it may send to."""
 
     def __init__(self, access: AuthorizedBroker, staging: Staging) -> None:
         self._access = access
@@ -29,9 +29,9 @@ class AccessStaging:
     def upload(
         self, project: str, identifier: str, part: str, bytes_max: int, *, ttl_ms_max: int = TTL_MS_MAX
     ) -> Upload:
-        """Take a part. A queue to which the identity may not send is refused at its first frame.
+        """Receive a part. A queue to which the identity may not send is refused at its first frame.
 
-        A part without messages names no queue, so the identity must also have the right to send to some queue of the
+        Because a part without messages names no queue, the identity needs the right to send to some queue of the
         project.
         """
         if not self._access.identity.in_project(project) & Right.SEND:

@@ -1,8 +1,8 @@
-"""API tokens: made while the server runs, and kept in `access/tokens` of the data directory.
+"""API tokens: created while the server runs, and stored in `access/tokens` of the data directory.
 
 The file is replaced as a whole and synced before a token is returned or a revocation is confirmed. It contains no
-secrets, only their SHA-256. It is written through the disk of the data directory, like everything that belongs to the
-server's state; it is read past the disk, because who owns the file has to be checked.
+secrets, only their SHA-256. It is written through `Disk`, like the rest of the server's state, so that standbys receive
+it; it is read directly, because the owner of the file has to be checked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from curbstone.core.values import Done
 FORMAT = 1
 TOKENS_MAX = 10_000
 TOKENS_OF_USER_MAX = 200
-"""The most tokens that a user may make for itself. An administrator may make more."""
+"""The most tokens that a user may create for itself. An administrator may create more."""
 RESERVED = 100
 """How many of all tokens are reserved for administrators."""
 LABEL_CHARS_MAX = 200
@@ -34,7 +34,7 @@ DIRECTORY, FILE = "access", "tokens"
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token, as the server keeps it."""
+    """A token as it is stored."""
 
     id: str
     digest: str
@@ -42,25 +42,24 @@ class Token:
     user: str
     label: str
     grants: tuple[str, ...] | None
-    """Grants that narrow the user's rights; None for all of them."""
+    """Grants that narrow the user's rights; None for all rights of the user."""
     created_ms: int
     expires_ms: int
     """When it expires, by the wall clock; 0 for never."""
     parent: str
-    """The token it was made with. When that is revoked, this one is, too."""
+    """The token that it was created with. Revoking that one revokes this one, too."""
     used_day: int
     """The day of its last use, in days since the epoch; 0 for never."""
 
     @property
     def layer(self) -> Grants | None:
-        """The grants that narrow its user's rights, or None."""
         return None if self.grants is None else Grants.parse(self.grants, self.user)
 
 
 def new_token(
     user: str, now_ms: int, *, grants: Iterable[str] | None, expires_ms: int, label: str, parent: str = ""
 ) -> tuple[Secret, Token]:
-    """Return the secret of a new token, and the token to keep; raise BadRequest."""
+    """Return the secret of a new token, and the token to store; raise BadRequest."""
     kept = tuple(grants) if grants is not None else None
     if len(label) > LABEL_CHARS_MAX or not label.isprintable():
         raise BadRequest(f"bad label: at most {LABEL_CHARS_MAX} printable characters")
@@ -73,19 +72,18 @@ def new_token(
 
 
 def check_narrower(has: tuple[str, ...], wanted: Iterable[str] | None) -> None:
-    """Raise BadRequest if a token would have grants that the token it is made with lacks."""
+    """Raise BadRequest if a token would have grants that the token it is created with lacks."""
     if wanted is None or not set(wanted) <= set(has):
-        raise BadRequest("a token made with a token can only have grants of that token, written as they are there")
+        raise BadRequest("a token created with a token can only have grants of that token, in the same spelling")
 
 
 def encode(tokens: Iterable[Token]) -> bytes:
-    """Return the file's contents."""
     lines = [json.dumps({"format": FORMAT}), *(json.dumps(asdict(token)) for token in tokens)]
     return "\n".join([*lines, ""]).encode()
 
 
 def decode(data: bytes) -> dict[str, Token]:
-    """Return the tokens in a file; raise DataDirectoryError."""
+    """Return the tokens by id; raise DataDirectoryError."""
     try:
         head, *lines = data.decode().splitlines()
         if json.loads(head)["format"] > FORMAT:
@@ -111,7 +109,7 @@ def read(data: Path) -> dict[str, Token]:
 
 
 def make_directory(disk: Disk) -> None:
-    """Make the directory of the tokens and the audit, if it is not there. Blocks."""
+    """Create the directory of the tokens and the audit log, if it does not exist. Blocks."""
     with suppress(FileExistsError):
         disk.make_dir(DIRECTORY)
         disk.sync_dir("")
@@ -141,41 +139,41 @@ class Tokens:
         self._tokens = read(self._data)
 
     def find(self, secret: Secret) -> Token | None:
-        """Return the token of a secret, if it counts now."""
+        """Return the token of a secret, if it is valid."""
         token = self._tokens.get(secret.id)
-        if token is None or not secret.is_of(bytes.fromhex(token.digest)) or self._is_over(token):
+        if token is None or not secret.is_of(bytes.fromhex(token.digest)) or self._is_expired(token):
             return None
         return token
 
-    def _is_over(self, token: Token) -> bool:
+    def _is_expired(self, token: Token) -> bool:
         return bool(token.expires_ms) and token.expires_ms <= self._host.wall_ms()
 
     def get(self, identifier: str) -> Token | None:
-        """Return a token by its id."""
         return self._tokens.get(identifier)
 
     def listed(self) -> list[Token]:
-        """Return all tokens that count now, the oldest first."""
-        return sorted((each for each in self._tokens.values() if not self._is_over(each)), key=lambda t: t.created_ms)
+        """Return all tokens that have not expired, the oldest first."""
+        valid = (each for each in self._tokens.values() if not self._is_expired(each))
+        return sorted(valid, key=lambda token: token.created_ms)
 
     def used(self, token: Token) -> None:
-        """Note that a token is used today."""
+        """Record that a token was used today."""
         day = self._host.wall_ms() // DAY_MS
         if token.used_day != day and token.id in self._tokens:
             self._tokens[token.id] = replace(token, used_day=day)
             self._store(lambda _error: None)
 
     def is_from(self, token: Token, identifier: str) -> bool:
-        """Return whether a token has this id, or was made with it, directly or indirectly."""
+        """Return whether a token has this id, or was created with it, directly or indirectly."""
         at: Token | None = token
         while at is not None and at.id != identifier:
             at = self._tokens.get(at.parent)
         return at is not None
 
     def add(self, token: Token, on_done: Done, *, by_admin: bool = False) -> None:
-        """Keep a token; `on_done` is called when it is on disk, or dropped because that failed. Raise BadRequest."""
+        """Store a token; `on_done` is called when it is on disk, or removed because that failed. Raise BadRequest."""
         for each in list(self._tokens.values()):
-            if self._is_over(each):
+            if self._is_expired(each):
                 del self._tokens[each.id]
         if not by_admin and sum(each.user == token.user for each in self._tokens.values()) >= TOKENS_OF_USER_MAX:
             raise BadRequest(f"this user has {TOKENS_OF_USER_MAX} tokens, the limit; revoke some")
@@ -191,7 +189,7 @@ class Tokens:
         self._store(done)
 
     def revoke(self, identifiers: Iterable[str], on_done: Done) -> None:
-        """Revoke tokens and all that were made with them; `on_done` is called when this is on disk."""
+        """Revoke tokens and those created with them; `on_done` is called when this is on disk."""
         made: dict[str, list[str]] = {}
         for token in self._tokens.values():
             made.setdefault(token.parent, []).append(token.id)

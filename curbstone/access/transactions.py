@@ -1,4 +1,4 @@
-"""A transaction of the engine as one identity sees it."""
+"""A transaction of the engine, restricted to the rights of one identity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AccessTransaction:
-    """A transaction of the engine. It checks the right to send once more when it is committed."""
+    """A transaction that checks the right to send once more at the commit."""
 
     def __init__(self, access: AuthorizedBroker, transaction: Transaction) -> None:
         self._access = access
@@ -28,11 +28,9 @@ class AccessTransaction:
 
     @property
     def queues_reached(self) -> int:
-        """See `core.port.Transaction.queues_reached`."""
         return self._transaction.queues_reached
 
     def publish(self, name: QueueName, message: Message) -> None:
-        """Add a publish to a queue."""
         self._access.check_batches(name, [message])
         self._transaction.publish(self._access.ensure(name, Right.SEND), message)
         self._queues.add(name)
@@ -43,14 +41,13 @@ class AccessTransaction:
         self._transaction.publish(queue, message)
 
     def publish_event(self, event: str, message: Message, project: str = "") -> None:
-        """Add a publish to an event."""
         project = project or self._access.home
         self._access.check_topic(Right.SEND, event, project)
         self._events.add((event, project))
         self._transaction.publish_event(event, message, project)
 
     def commit(self, on_done: Done) -> None:
-        """Commit all of it or nothing; raise NotAllowed if a right was lost meanwhile."""
+        """Commit; raise NotAllowed if a right was lost meanwhile."""
         for name in self._queues:
             self._access.check(Right.SEND, name)
         for event, project in self._events:

@@ -1,7 +1,7 @@
-"""The authentication of a server with users: the only place where credentials become identities.
+"""The authenticator of a server with users: the only module that turns credentials into identities.
 
 A reload or a revocation changes the identities that are in use. Unknown users, wrong passwords and revoked tokens get
-the same answer, which does not distinguish them.
+the same error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from curbstone.access.audit import Audit
 from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Caller, Credentials
 from curbstone.access.connections import Admitted, Connections
-from curbstone.access.errors import FAILED, WANTED, NoSuchToken, NotLoggedIn, TooMany
+from curbstone.access.errors import LOGIN_FAILED, LOGIN_REQUIRED, NoSuchToken, NotLoggedIn, TooMany
 from curbstone.access.identity import Identity, local_identity
 from curbstone.access.issuers import Claims, Verifier, is_jwt
 from curbstone.access.jwt_users import NoVerifier, check_library, user_of, verifier_for
@@ -36,21 +36,21 @@ from curbstone.core.port import Broker
 from curbstone.core.values import Done
 
 TIDY_EVERY_MS = 5_000
-"""How often sessions and identities that are over are forgotten."""
+"""How often expired sessions and identities are removed."""
 KNOWN_MAX = 20_000
-"""How many identities are kept before the unused ones of JWTs are forgotten. They are made again when needed."""
+"""The number of identities from which on unused ones of JWTs are removed. They are created again when needed."""
 KEPT_MS = 60_000
 """How long an expired identity is kept."""
-TOKENS_OF_ONE = (
+TOKENS_NEED_LOCAL_ENGINE = (
     "API tokens need the local engine: other gateways would not know them. On a cluster users log in with passwords,"
     " client certificates or JWTs."
 )
 ANONYMOUS_OWNER = "~"
-"""The owner of `anonymous`: what it owns belongs to no user."""
+"""The owner of `anonymous`, which is no user."""
 
 
 class Origin(NamedTuple):
-    """The proof of an identity, which ends when the proof counts no more."""
+    """The proof of an identity, which ends when the proof is no longer valid."""
 
     kind: str
     """`password`, `token`, `certificate`, `jwt` or `anonymous`."""
@@ -62,20 +62,20 @@ class Origin(NamedTuple):
 
 
 class _Known:
-    """An identity in use, with its proof and its access."""
+    """An identity in use."""
 
     __slots__ = ("access", "claims", "identity", "origin")
 
     def __init__(self, origin: Origin, claims: Claims | None, identity: Identity, access: AuthorizedBroker) -> None:
         self.origin = origin
         self.claims = claims
-        """The claims of its JWT, if it was proved by one."""
+        """The claims of its JWT, if it logged in with one."""
         self.identity = identity
         self.access = access
 
 
 class UserAuthenticator:
-    """The authentication with users. Implements `authenticator.Authenticator`; called on the host's thread."""
+    """Implements `authenticator.Authenticator`; called on the host's thread."""
 
     wants_login = True
     generation = 0
@@ -98,7 +98,6 @@ class UserAuthenticator:
         self._known: dict[Origin, _Known] = {}
         self._by_access: dict[AuthorizedBroker, _Known] = {}
         self.logins: dict[tuple[str, str], int] = {}
-        """Logins by protocol and outcome, for /metrics."""
         self._meters = Meters(host)
         self.held_back = self._meters.held_back
         self.everyone = AuthorizedBroker(self.registries, broker, local_identity(), lambda _project: None)
@@ -107,7 +106,7 @@ class UserAuthenticator:
         )
 
     def open(self) -> None:
-        """Read the users, the tokens and the audit. Blocks. Raise UsersError or DataDirectoryError."""
+        """Read the users, the tokens and the audit log. Blocks. Raise UsersError or DataDirectoryError."""
         self._reloading = Reloading(self._host, "users", [self._file], self._read, self._take, self._refuse)
         self.users = self._read()
         self._verifier = verifier_for(self.users, self._host)
@@ -132,18 +131,18 @@ class UserAuthenticator:
         secret = parse_secret(credentials.secret) if credentials.secret else None
         if secret is not None:
             return self._by_secret(secret, credentials.user, caller)
-        if credentials.is_nothing:
-            return self._without(caller)
+        if credentials.is_empty:
+            return self._without_credentials(caller)
         if is_jwt(credentials.secret):
             claims = self._verifier.known(credentials.secret)
             return None if claims is None else self._by_claims(claims, credentials.user, caller)
-        if not credentials.user:  # a malformed token: no user has an empty name, so it is not a guess at a password
+        if not credentials.user:  # a malformed token: no user has an empty name
             raise self._failed("", caller)
         try:
             kept = self._password_logins.known(self.users, credentials, caller)
         except TooMany:
             self._count(caller.protocol, "throttled")
-            self.audit.throttled(self._named(credentials.user), caller)
+            self.audit.throttled(self._audit_name(credentials.user), caller)
             raise
         if not kept:
             return None
@@ -164,7 +163,7 @@ class UserAuthenticator:
             self._check(credentials, caller, on_done)
 
     def _verify(self, credentials: Credentials, caller: Caller, on_done: Admitted) -> None:
-        """Admit a client with a JWT that was not verified before."""
+        """Admit a client with a JWT that is not in the cache."""
 
         def verified(answer: Claims | CurbstoneError) -> None:
             try:
@@ -199,15 +198,15 @@ class UserAuthenticator:
 
         self._password_logins.check(self.users, credentials, caller, checked)
 
-    def _without(self, caller: Caller) -> AuthorizedBroker:
-        """Return the access of a client that presents nothing, or only a certificate."""
+    def _without_credentials(self, caller: Caller) -> AuthorizedBroker:
+        """Return the access of a client that presents no credentials, or only a certificate."""
         user = self.users.by_certificate(caller.certificate) if caller.certificate else None
         if user is not None:
             proof = next(name for name in user.certificates if name in caller.certificate)
             return self._admit(user, Origin("certificate", user.name, proof), caller)
         user = self.users.users.get(ANONYMOUS)
         if user is None or not user.may_log_in_from(caller.address):
-            raise NotLoggedIn(WANTED)
+            raise NotLoggedIn(LOGIN_REQUIRED)
         return self._admit(user, Origin("anonymous", user.name, ""), caller)
 
     def _by_secret(self, secret: Secret, name: str, caller: Caller) -> AuthorizedBroker:
@@ -231,15 +230,15 @@ class UserAuthenticator:
         raise self._failed(name, caller)
 
     def _by_claims(self, claims: Claims, name: str, caller: Caller) -> AuthorizedBroker:
-        """Return the access of a user that an issuer vouches for."""
+        """Return the access of the user of a JWT."""
         user = user_of(claims, self.users)
         if user is None or name not in ("", user.name):
             raise self._failed(name, caller)
-        proof = repr((claims.id, claims.expires_ms, claims.roles))  # repr: roles with spaces in them are not confused
+        proof = repr((claims.id, claims.expires_ms, claims.roles))  # repr, because roles may contain spaces
         return self._admit(user, Origin("jwt", user.name, proof), caller, claims)
 
     def _admit(self, user: User, origin: Origin, caller: Caller, claims: Claims | None = None) -> AuthorizedBroker:
-        """Return the access of a user whose proof is good."""
+        """Return the access of a user whose proof is valid."""
         if not user.may_log_in_from(caller.address):
             raise self._failed(user.name, caller)
         known = self._known.get(origin)
@@ -250,13 +249,13 @@ class UserAuthenticator:
         return known.access
 
     def _failed(self, user: str, caller: Caller) -> NotLoggedIn:
-        """Note a failed login in the audit, which keeps only names of users that exist; return the error."""
+        """Record a failed login in the audit log, and return the error."""
         self._count(caller.protocol, "failed")
-        self.audit.failed(self._named(user), caller)
-        return NotLoggedIn(FAILED)
+        self.audit.failed(self._audit_name(user), caller)
+        return NotLoggedIn(LOGIN_FAILED)
 
-    def _named(self, user: str) -> str:
-        """Return the name of a user for the audit; empty if there is no such user."""
+    def _audit_name(self, user: str) -> str:
+        """Return the name of a user for the audit log; empty for an unknown user, whose name may be a secret."""
         return user if user in self.users.users else ""
 
     def _count(self, protocol: str, outcome: str) -> None:
@@ -286,27 +285,27 @@ class UserAuthenticator:
         self._by_access.pop(known.access, None)
 
     def _sweep(self) -> None:
-        """Forget identities that are over, and, if there are very many, unused ones of JWTs."""
+        """Remove expired identities and, if there are very many, unused ones of JWTs."""
         wall_ms = self._host.wall_ms()
         many = len(self._known) >= KNOWN_MAX
         for known in list(self._known.values()):
             identity, origin = known.identity, known.origin
-            is_over = bool(identity.expires_ms) and identity.expires_ms + KEPT_MS <= wall_ms
-            is_reserve = many and origin.kind == "jwt" and not origin.session
-            if identity.end_reason or ((is_over or is_reserve) and not identity.is_watched):
+            is_expired = bool(identity.expires_ms) and identity.expires_ms + KEPT_MS <= wall_ms
+            is_surplus = many and origin.kind == "jwt" and not origin.session
+            if identity.end_reason or ((is_expired or is_surplus) and not identity.is_watched):
                 self._forget(known)
 
     def _quota(self, project: str) -> Quota:
         return self.users.quota(project)
 
     def _user(self, known: _Known) -> User | None:
-        """Return the user of an identity, as the users file has it now."""
+        """Return the user of an identity, by the current users file."""
         return (
             user_of(known.claims, self.users) if known.claims is not None else self.users.users.get(known.origin.user)
         )
 
     def _layers(self, origin: Origin, user: User | None) -> list[Grants] | None:
-        """Return the grants of an identity; None if its proof counts no more."""
+        """Return the grants of an identity; None if its proof is no longer valid."""
         if user is None:
             return None
         if user.ceiling is not None:
@@ -323,7 +322,7 @@ class UserAuthenticator:
         return [user.grants]
 
     def _review(self) -> None:
-        """Bring the rights of the identities in use up to date; end those whose proof counts no more."""
+        """Update the rights of the identities in use, and end those whose proof is no longer valid."""
         for origin, known in list(self._known.items()):
             user = self._user(known)
             layers = self._layers(origin, user)
@@ -332,14 +331,14 @@ class UserAuthenticator:
                 known.identity.end("the login was revoked")
             else:
                 known.identity.change(layers, user.home)
-                self._measure(known.identity, user)
-        for presence in self.connections.listed():
-            user = self.users.users.get(presence.access.identity.user)
-            if user is not None and not user.may_log_in_from(presence.caller.address):
-                presence.end(NotLoggedIn("the login was revoked"))
+                self._update_meter(known.identity, user)
+        for connection in self.connections.listed():
+            user = self.users.users.get(connection.access.identity.user)
+            if user is not None and not user.may_log_in_from(connection.caller.address):
+                connection.end(NotLoggedIn("the login was revoked"))
 
-    def _measure(self, identity: Identity, user: User) -> None:
-        """Use the meter of the user's current rate. If the rate has changed, counting starts again."""
+    def _update_meter(self, identity: Identity, user: User) -> None:
+        """Use the meter of the user's current rate. If the rate has changed, a debt is cancelled."""
         before, identity.meter = identity.meter, self._meters.of(user.name, user.rate)
         if before is not None and before is not identity.meter:
             before.cancel_debt()
@@ -347,12 +346,12 @@ class UserAuthenticator:
     # --- sessions and tickets
 
     def open_session(self, access: AuthorizedBroker, caller: Caller) -> tuple[Secret, AuthorizedBroker]:
-        """Open a session with a login; raise TooMany."""
+        """Open a session; raise TooMany or NotLoggedIn."""
         known = self._of(access)
         secret = new_secret(SESSION)
         user = self._user(known)
         if user is None:
-            raise NotLoggedIn(known.identity.end_reason or WANTED)
+            raise NotLoggedIn(known.identity.end_reason or LOGIN_REQUIRED)
         expires_ms = self._host.wall_ms() + LONGEST_MS
         if known.identity.expires_ms:
             expires_ms = min(expires_ms, known.identity.expires_ms)
@@ -366,19 +365,19 @@ class UserAuthenticator:
         return secret, made.access
 
     def close_session(self, access: AuthorizedBroker) -> None:
-        """End the session of this access, if it has one."""
+        """Close the session of this access, if it has one."""
         known = self._of(access)
         if known.origin.session:
             self.sessions.close(known.origin.session)
             self._forget(known)
 
-    def make_ticket(self, access: AuthorizedBroker, way: str, queue: QueueName | None) -> Secret:
-        """Return a ticket. The caller has checked the right that it is for."""
-        return self.tickets.make(access, way, queue)
+    def make_ticket(self, access: AuthorizedBroker, purpose: str, queue: QueueName | None) -> Secret:
+        """Return a new ticket; raise TooMany. The caller must have checked the right for its purpose."""
+        return self.tickets.make(access, purpose, queue)
 
-    def use_ticket(self, text: str, way: str, queue: QueueName | None, caller: Caller) -> AuthorizedBroker:
+    def use_ticket(self, text: str, purpose: str, queue: QueueName | None, caller: Caller) -> AuthorizedBroker:
         secret = parse_secret(text)
-        access = self.tickets.use(secret, way, queue) if secret is not None and secret.kind == TICKET else None
+        access = self.tickets.use(secret, purpose, queue) if secret is not None and secret.kind == TICKET else None
         user = self._user(self._of(access)) if access is not None and not access.identity.end_reason else None
         if access is None or user is None or not user.may_log_in_from(caller.address):
             raise self._failed("", caller)
@@ -387,7 +386,7 @@ class UserAuthenticator:
     def _of(self, access: AuthorizedBroker) -> _Known:
         known = self._by_access.get(access)
         if known is None:
-            raise NotLoggedIn(access.identity.end_reason or WANTED)
+            raise NotLoggedIn(access.identity.end_reason or LOGIN_REQUIRED)
         return known
 
     # --- tokens
@@ -402,7 +401,7 @@ class UserAuthenticator:
         label: str,
         on_done: Done,
     ) -> tuple[Secret, Token]:
-        """Make a token, which counts when `on_done(None)` is called. Raise BadRequest or NotLoggedIn."""
+        """Create a token, which is valid once `on_done(None)` is called. Raise BadRequest or NotLoggedIn."""
         self._check_tokens()
         known = self._of(access)
         is_own = user == access.identity.user
@@ -420,13 +419,13 @@ class UserAuthenticator:
         now_ms = self._host.wall_ms()
         secret, token = new_token(user, now_ms, grants=grants, expires_ms=expires_ms, label=label, parent=parent)
         self.tokens.add(token, on_done, by_admin=access.identity.is_admin)
-        self.registries.did(access.identity, "make token", f"{token.id} of {user}")
+        self.registries.changed(access.identity, "make token", f"{token.id} of {user}")
         return secret, token
 
     def sees_token(self, access: AuthorizedBroker, token: Token) -> bool:
         """Return whether the caller may see and revoke a token.
 
-        A caller that uses a token with grants may do so only with that token and those made with it.
+        A caller that uses a token with grants may do so only with that token and those created with it.
         """
         if access.identity.is_admin:
             return True
@@ -437,37 +436,37 @@ class UserAuthenticator:
         return self.tokens.is_from(token, by.id)
 
     def revoke_token(self, access: AuthorizedBroker, identifier: str, on_done: Done) -> None:
-        """Revoke a token and those that were made with it. Connections that use them end at once."""
+        """Revoke a token and those created with it. Connections that use them end at once."""
         self._check_tokens()
         token = self.tokens.get(identifier)
         if token is None or not self.sees_token(access, token):
             access.check_server(Right.ADMIN)
         if token is None:
             raise NoSuchToken(f"there is no token {identifier[:20]!r}")
-        self.registries.did(access.identity, "revoke token", identifier)
+        self.registries.changed(access.identity, "revoke token", identifier)
         self.tokens.revoke([identifier], on_done)
         self._review()
 
     def revoke_tokens_of(self, access: AuthorizedBroker, user: str, on_done: Done) -> int:
-        """Revoke a user's tokens that the caller may see, and those made with them; return the number of the former."""
+        """Revoke a user's tokens that the caller may see, and those created with them; return the former number."""
         self._check_tokens()
         if user != access.identity.user:
             access.check_server(Right.ADMIN)
         found = [token.id for token in self.tokens.listed() if token.user == user and self.sees_token(access, token)]
-        self.registries.did(access.identity, "revoke tokens", f"{len(found)} of {user[:128]}")
+        self.registries.changed(access.identity, "revoke tokens", f"{len(found)} of {user[:128]}")
         self.tokens.revoke(found, on_done)
         self._review()
         return len(found)
 
     def _check_tokens(self) -> None:
-        """Raise NotSupported on a cluster, because other servers would not know of tokens made or revoked here."""
+        """Raise NotSupported on a cluster, where other gateways would not see tokens created or revoked here."""
         if self._broker.shares_queues:
-            raise NotSupported(TOKENS_OF_ONE)
+            raise NotSupported(TOKENS_NEED_LOCAL_ENGINE)
 
     # --- reload
 
     def reload(self, on_done: Done = lambda _error: None) -> None:
-        """Read the users file again, in a thread. A bad file changes nothing; `on_done` gets what is wrong."""
+        """Reload the users file, in a thread. An invalid file changes nothing; `on_done` gets the error."""
         self._reloading.reload(on_done)
 
     def _take(self, users: Users) -> None:
@@ -475,7 +474,7 @@ class UserAuthenticator:
             self._verifier = verifier_for(users, self._host)
         self.users = users
         self.generation += 1
-        self._verifier.take(users.issuers)
+        self._verifier.set_issuers(users.issuers)
         self._review()
         self.audit.note("reload", "ok", user="")
 
@@ -483,7 +482,7 @@ class UserAuthenticator:
         self.audit.note("reload", "failed", user="", target=str(error))
 
     def _tidy(self) -> None:
-        """Forget sessions and identities that are over, now and every `TIDY_EVERY_MS`."""
+        """Remove expired sessions and identities, now and every `TIDY_EVERY_MS`."""
         self.sessions.sweep()
         self._sweep()
         self._host.call_later(TIDY_EVERY_MS, self._tidy)

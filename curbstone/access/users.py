@@ -1,7 +1,6 @@
-"""The users file: the users, and what each may do. Written by people, read by the server.
+"""The users file: TOML with the tables `roles`, `users`, `quotas` and `issuers`; docs/security.md describes it.
 
-It is accepted as a whole or not at all: for a bad file, `load` says which rule it breaks first. It is TOML with the
-tables `roles`, `users`, `quotas` and `issuers`; docs/security.md describes it.
+It is accepted as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ ANONYMOUS = "anonymous"
 """The user of clients that present no credentials."""
 
 PASSWORDS_MAX = 2
-"""The password in use, and the one it is being changed to."""
+"""The current password, and the next one while it is being changed."""
 
 QUEUES_DEFAULT = 1_000
 BYTES_DEFAULT = 10 * 1024 * 1024 * 1024
@@ -38,27 +37,24 @@ Network = IPv4Network | IPv6Network
 
 
 class UsersError(Exception):
-    """The file breaks a rule; the text is one line and shows no secret."""
+    """The file is not valid; the text is one line and shows no secret."""
 
 
 class User(NamedTuple):
-    """One user."""
-
     name: str
     home: str
     grants: Grants
-    """The user's own grants and those of its roles."""
+    """The grants of the user and of its roles."""
     passwords: tuple[str, ...]
     certificates: tuple[str, ...]
     sources: tuple[Network, ...]
     """The networks it may log in from; empty for any."""
     ceiling: Grants | None = None
-    """The grants of the issuer that vouches for the user, which narrow its own; None without an issuer."""
+    """The grants of the user's issuer, which narrow its own; None without an issuer."""
     rate: Rate = NO_RATE
-    """What the user may publish: its own rate, or the largest of its roles."""
+    """The publish rate: its own, or the largest of its roles."""
 
     def may_log_in_from(self, address: str) -> bool:
-        """Return whether the user may log in from an address."""
         if not self.sources:
             return True
         ip = address_of(address)
@@ -66,40 +62,37 @@ class User(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """The most that the queues of one project may take."""
+    """The limits of one project."""
 
     queues: int = QUEUES_DEFAULT
     bytes: int = BYTES_DEFAULT
-    """The most that their caps may be together."""
+    """The largest sum of its queues' caps."""
 
 
 class Role(NamedTuple):
-    """What a role gives its users."""
-
     grants: Sequence[str]
     rate: Rate
 
 
 class Users(NamedTuple):
-    """The content of a users file."""
+    """The contents of a users file."""
 
     users: Mapping[str, User]
     quotas: Mapping[str, Quota]
     roles: Mapping[str, Role] = {}
     issuers: tuple[Issuer, ...] = ()
-    """The issuers that may vouch for further users."""
+    """The issuers of further users' tokens."""
 
     def quota(self, project: str) -> Quota:
-        """Return the quota of a project."""
         return self.quotas.get(project) or self.quotas.get("*") or Quota()
 
     def by_certificate(self, names: tuple[str, ...]) -> User | None:
-        """Return the user that has one of a certificate's names."""
+        """Return the user who has one of a certificate's names."""
         return next((user for user in self.users.values() if not set(names).isdisjoint(user.certificates)), None)
 
 
 def load(data: bytes) -> Users:
-    """Return the content of a users file; raise UsersError for the first broken rule."""
+    """Return the contents of a users file; raise UsersError for the first error."""
     try:
         content = tomllib.loads(data.decode())
     except UnicodeDecodeError:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from curbstone.access.caller import NOTHING, Credentials, who_of
-from curbstone.access.errors import WANTED, Busy, TooMany
+from curbstone.access.caller import NO_CREDENTIALS, Credentials, who_of
+from curbstone.access.errors import LOGIN_REQUIRED, Busy, TooMany
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import ignore
 from curbstone.mqks.errors import RequestError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from curbstone.access.authenticator import Authenticator
     from curbstone.access.authorization import AuthorizedBroker
     from curbstone.access.caller import Caller
-    from curbstone.access.connections import Presence
+    from curbstone.access.connections import OpenConnection
     from curbstone.core.values import Who
 
 FAILURES_MAX = 3
@@ -54,7 +54,7 @@ class Login:
         self._changed = changed
         self._unacked = unacked
         self._logged_in = logged_in
-        self._presence: Presence | None = None
+        self._open_connection: OpenConnection | None = None
         self._failures = 0
         self._is_closed = False
 
@@ -66,7 +66,7 @@ class Login:
     def begin(self) -> None:
         """Log in a client that needs no `auth`."""
         try:
-            access = self._authenticator.enter(NOTHING, self._caller)
+            access = self._authenticator.enter(NO_CREDENTIALS, self._caller)
         except CurbstoneError:
             return  # an auth may follow
         if access is not None:
@@ -75,7 +75,7 @@ class Login:
     def check(self, action: bytes) -> None:
         """Raise RequestError if the action needs a login and there is none."""
         if not self.access.identity.user and action != AUTH:
-            raise RequestError(f"{WANTED}: send auth first")
+            raise RequestError(f"{LOGIN_REQUIRED}: send auth first")
 
     def auth(self, words: list[str], on_done: Callable[[CurbstoneError | RequestError | None, bool], None]) -> None:
         """Log in. `on_done(error, is_later)` gets the error, if any, and whether it is called in a later turn."""
@@ -84,14 +84,14 @@ class Login:
         credentials = Credentials(*words) if len(words) == 2 else Credentials("", words[0])
         self.is_pending = True
         is_later = False
-        presence = self._presence
+        open_connection = self._open_connection
 
         def admitted(answer: AuthorizedBroker | CurbstoneError) -> None:
             self.is_pending = False
             on_done(self._answered(answer), is_later)
 
-        if presence is not None:
-            presence.renew(credentials, admitted)
+        if open_connection is not None:
+            open_connection.renew(credentials, admitted)
         else:
             self._authenticator.admit(credentials, self._caller, admitted)
         is_later = True
@@ -111,10 +111,10 @@ class Login:
         return None
 
     def _take(self, access: AuthorizedBroker) -> None:
-        if self._presence is None:
+        if self._open_connection is None:
             connections = self._authenticator.connections
             connections.check(access)
-            self._presence = connections.enter(
+            self._open_connection = connections.add(
                 access, self._caller, end=self._end, changed=self._changed, unacked=self._unacked
             )
         self.access = access
@@ -126,14 +126,14 @@ class Login:
 
     def holds(self, consumers: int) -> None:
         """Note the number of consumers, now or in a moment; raise TooMany if the user would have too many."""
-        if self._presence is not None:
-            self._presence.holds(consumers)
+        if self._open_connection is not None:
+            self._open_connection.set_subscriptions(consumers)
 
     def leave(self) -> None:
         """Remove the connection, which is closed."""
         self._is_closed = True
-        if self._presence is not None:
-            self._presence.leave()
+        if self._open_connection is not None:
+            self._open_connection.close()
         # The callbacks and this login would keep each other in memory.
         self._end = self._changed = self._logged_in = ignore
         self._unacked = _no_deliveries

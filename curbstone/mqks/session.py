@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from curbstone.access.caller import ASKING
+from curbstone.access.caller import CURRENT_CALLER
 from curbstone.access.rate_limit import Throttle
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import ignore
@@ -127,7 +127,7 @@ class Session:
     def receive(self, data: bytes, now_ms: int) -> None:
         """Carry out the requests that `data` completes. `now_ms` is of a clock that never jumps."""
         if self._is_audited:
-            ASKING.set(self._caller)
+            CURRENT_CALLER.set(self._caller)
         if self._is_first and data.startswith(_TLS):
             self._finish()
         lines = self._reader.feed(data) if not self.ending else []
@@ -241,7 +241,7 @@ class Session:
 
     def _released(self) -> None:
         """Continue with the lines that waited: the user is within its rate again."""
-        ASKING.set(self._caller)
+        CURRENT_CALLER.set(self._caller)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -284,7 +284,7 @@ class Session:
                 raise RequestError(f"a request other than publish and ping has at most {REQUEST_BYTES_MAX} bytes")
             if request.action == PUBLISH:
                 meter = self._login.access.identity.meter
-                if meter is not None and self._throttle.stops(meter):
+                if meter is not None and self._throttle.holds(meter):
                     return False
             if request.action in _WITH_NAMES:
                 self.work_us += len(text) // 4

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.types import Scope
 
-from curbstone.access.caller import ASKING, NOTHING, Caller, Credentials
-from curbstone.access.errors import FAILED, WANTED, NotLoggedIn, TooMany
+from curbstone.access.caller import CURRENT_CALLER, NO_CREDENTIALS, Caller, Credentials
+from curbstone.access.errors import LOGIN_FAILED, LOGIN_REQUIRED, NotLoggedIn, TooMany
 from curbstone.access.secrets import SESSION
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.answer_budget import account_of, wait_for_budget
@@ -123,17 +123,17 @@ class Logins:
         last: _Last | None = slot.login
         if last is not None and last.is_again(authorization, scope["peer"], authenticator):
             scope[ACCESS] = last.access
-            ASKING.set(last.caller)
+            CURRENT_CALLER.set(last.caller)
             return
         slot.login = None
         caller = caller_of(scope)
-        ASKING.set(caller)
+        CURRENT_CALLER.set(caller)
         credentials = credentials_of(fields, is_tls=scope["scheme"] == "https", server=scope.get("server"))
-        if credentials.is_nothing and scope["path"].startswith("/mq/"):
+        if credentials.is_empty and scope["path"].startswith("/mq/"):
             credentials = Credentials("", fields.value(b"x-auth-token").decode("latin-1"))
         if caller.certificate and not _is_our_page(fields):
             caller = caller._replace(certificate=())
-        if credentials.is_nothing and _asks_for_a_stream_by_ticket(scope):
+        if credentials.is_empty and _asks_for_a_stream_by_ticket(scope):
             scope[ACCESS] = authenticator.anonymous  # the stream will use the ticket
             return
         try:
@@ -141,7 +141,7 @@ class Logins:
             if access is None:
                 (access,) = await answer(lambda done: authenticator.admit(credentials, caller, done))
         except NotLoggedIn:
-            if not self._is_public(scope) or not credentials.is_nothing:
+            if not self._is_public(scope) or not credentials.is_empty:
                 raise
             access = authenticator.anonymous
         scope[ACCESS] = access
@@ -178,7 +178,7 @@ class Logins:
             return
         if caller.certificate and not _is_our_page(fields):
             caller = caller._replace(certificate=())
-        if credentials.is_nothing and is_own_login and not caller.certificate:
+        if credentials.is_empty and is_own_login and not caller.certificate:
             on_done(authenticator.anonymous)
         else:
             authenticator.admit(credentials, caller, on_done)
@@ -212,7 +212,7 @@ def credentials_of(fields: Fields, *, is_tls: bool, server: tuple[str, int] | No
             return Credentials("", _decoded(offered.strip()[len(SUBPROTOCOL) :].encode("latin-1"), urlsafe_b64decode))
     if server is not None and fields.value(COOKIE_HEADER) == b"1" and _is_our_page(fields, must_say=True):
         return Credentials("", _cookie(fields, cookie_name(is_tls, server[1])))
-    return NOTHING
+    return NO_CREDENTIALS
 
 
 def cookie_name(is_tls: bool, port: int) -> str:
@@ -223,23 +223,23 @@ def cookie_name(is_tls: bool, port: int) -> str:
 def _authorization(value: bytes, fields: Fields) -> Credentials:
     scheme, _, rest = value.strip().partition(b" ")
     if len(rest) > SECRET_BYTES_MAX:
-        raise NotLoggedIn(FAILED)
+        raise NotLoggedIn(LOGIN_FAILED)
     if scheme.lower() == b"bearer":
         return Credentials("", rest.strip().decode("latin-1"))
     if scheme.lower() == b"basic":
         if not _is_our_page(fields):
-            raise NotLoggedIn(WANTED)
+            raise NotLoggedIn(LOGIN_REQUIRED)
         user, colon, secret = _decoded(rest.strip(), b64decode).partition(":")
         if colon:
             return Credentials(user, secret)
-    raise NotLoggedIn(FAILED)
+    raise NotLoggedIn(LOGIN_FAILED)
 
 
 def _decoded(text: bytes, decode: Callable[[bytes], bytes]) -> str:
     try:
         return decode(text + b"=" * (-len(text) % 4)).decode()
     except (Base64Error, ValueError):
-        raise NotLoggedIn(FAILED) from None
+        raise NotLoggedIn(LOGIN_FAILED) from None
 
 
 def _cookie(fields: Fields, name: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from curbstone.access.caller import ASKING, Credentials, who_of
+from curbstone.access.caller import CURRENT_CALLER, Credentials, who_of
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.websocket.codec import text_frame
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from curbstone.access.ack_ids import Holder
     from curbstone.access.authorization import AuthorizedBroker
     from curbstone.access.caller import Caller
-    from curbstone.access.connections import Connections, Presence
+    from curbstone.access.connections import Connections, OpenConnection
     from curbstone.access.rate_limit import Meter
     from curbstone.access.rights import Right
     from curbstone.core.names import QueueName
@@ -56,7 +56,7 @@ class SocketLogin:
         self._connections = connections
         self._caller = caller
         self._check = check
-        self._presence: Presence | None = None
+        self._connection: OpenConnection | None = None
 
     @property
     def meter(self) -> Meter | None:
@@ -72,23 +72,23 @@ class SocketLogin:
         """Register the connection; `fail` is called when it must end."""
 
         def changed() -> None:
-            ASKING.set(self._caller)
+            CURRENT_CALLER.set(self._caller)
             try:
                 self._check(self.access)
             except CurbstoneError as error:
                 fail(error)
 
-        self._presence = self._connections.enter(self.access, self._caller, end=fail, changed=changed, unacked=unacked)
+        self._connection = self._connections.add(self.access, self._caller, end=fail, changed=changed, unacked=unacked)
 
     def queue(self, name: QueueName, right: Right) -> Queue:
         """See `AuthorizedBroker.queue`."""
-        ASKING.set(self._caller)
+        CURRENT_CALLER.set(self._caller)
         return self.access.queue(name, right)
 
     def holds(self, subscriptions: int) -> None:
-        """See `Presence.holds`."""
-        if self._presence is not None:
-            self._presence.holds(subscriptions)
+        """See `OpenConnection.holds`."""
+        if self._connection is not None:
+            self._connection.set_subscriptions(subscriptions)
 
     def hold(self, holder: Holder) -> str:
         """See `AckIds.enter`."""
@@ -100,7 +100,7 @@ class SocketLogin:
 
     def holding(self, ack_id: str) -> Queue | None:
         """See `AuthorizedBroker.holding`."""
-        ASKING.set(self._caller)
+        CURRENT_CALLER.set(self._caller)
         return self.access.holding(ack_id)
 
     def renew(self, token: str, wire: WebSocketPort) -> None:
@@ -113,11 +113,11 @@ class SocketLogin:
             self.access = answer
             wire.send(text_frame(orjson.dumps({"expires": answer.identity.expires_ms or None})))
 
-        assert self._presence is not None
-        self._presence.renew(Credentials("", token), done)
+        assert self._connection is not None
+        self._connection.renew(Credentials("", token), done)
 
     def leave(self) -> None:
         """Remove the connection, which has ended."""
-        if self._presence is not None:
-            self._presence.leave()
+        if self._connection is not None:
+            self._connection.close()
         self._check = _nothing_to_check  # breaks the cycle with a session whose own method is `check`

@@ -83,7 +83,7 @@ class OrderedConfirms:
 
     def keep(self, messages: list[Inbound], meter: Meter | None) -> bool:
         """Keep frames if the user is over its rate or others wait; return whether they were kept."""
-        if not (self._is_looking or self._throttle.stops(meter)):
+        if not (self._is_looking or self._throttle.holds(meter)):
             return False
         self._kept += messages
         self._wire.hold()

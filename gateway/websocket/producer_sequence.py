@@ -61,7 +61,7 @@ class ProducerSequence:
 
     def leave(self) -> None:
         """Release the producer: the connection is over."""
-        self._producing.leave()
+        self._producing.release()
 
     def note(self, message: Message, fields: Mapping[str, Any]) -> None:
         """Note the numbers in a message's metadata; raise BadRequest."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from curbstone.access.caller import ASKING
-from curbstone.access.errors import WANTED, NotLoggedIn
+from curbstone.access.caller import CURRENT_CALLER
+from curbstone.access.errors import LOGIN_REQUIRED, NotLoggedIn
 from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.masks import published_event
@@ -93,7 +93,7 @@ class WebSocketRoutes:
 
     def open(self, request: SocketRequest) -> Session:
         """Return the session for a request that `admit` has admitted; raise Problem or CurbstoneError to refuse it."""
-        ASKING.set(request.caller)
+        CURRENT_CALLER.set(request.caller)
         other = self._others.get(request.path)
         if other is not None:
             ticket = parse_query(request.query).get("ticket")
@@ -153,7 +153,7 @@ class WebSocketRoutes:
         if ticket:
             access = self._authenticator.use_ticket(ticket, QueuesSession.subprotocol, None, request.caller)
         if not access.identity.user:
-            raise NotLoggedIn(WANTED)
+            raise NotLoggedIn(LOGIN_REQUIRED)
         connections = self._authenticator.connections
         connections.check(access)
         return QueuesSession(project, connections, access, request.caller, self._settings, self._traffic)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from curbstone.access.audit import COUNT_EVERY_MS, DEEDS_MAX, RECENT
+from curbstone.access.audit import CHANGES_MAX, COUNT_EVERY_MS, RECENT
 from curbstone.access.authorization import AuthorizedBroker
-from curbstone.access.caller import ASKING, Caller
+from curbstone.access.caller import CURRENT_CALLER, Caller
 from curbstone.core.errors import NoSuchQueue
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name
@@ -95,11 +95,11 @@ def test_every_change_is_audited(world: World, ann: AuthorizedBroker) -> None:
 
 def test_failed_changes_are_not_audited_and_entries_name_the_client(world: World, ann: AuthorizedBroker) -> None:
     answers: list[Any] = []
-    ASKING.set(Caller("192.0.2.1", 7, "http"))
+    CURRENT_CALLER.set(Caller("192.0.2.1", 7, "http"))
     ann.declare(Q, {}, answers.append)
-    ASKING.set(Caller("192.0.2.2", 8, "stomp"))
+    CURRENT_CALLER.set(Caller("192.0.2.2", 8, "stomp"))
     world.lab.settle()
-    ASKING.set(None)
+    CURRENT_CALLER.set(None)
     assert answers == [None]
     [line] = [each for each in world.authenticator.audit.recent if each["action"] == "change queue"]
     assert (line["peer"], line["protocol"]) == ("192.0.2.1:7", "http")
@@ -119,7 +119,7 @@ def test_one_user_cannot_evict_audit_entries_of_others(world: World, ann: Author
     for access in (bob, root):
         answer(lambda done, access=access: access.declare(queue_name("good", "shop"), {}, done))  # type: ignore[misc]
         answer(lambda done, access=access: access.delete(queue_name("good", "shop"), done))  # type: ignore[misc]
-    total = 3 * DEEDS_MAX
+    total = 3 * CHANGES_MAX
     for number in range(total // 2):
         name = queue_name(f"q{number}", "shop")
         ann.declare(name, {}, lambda _error: None)
@@ -130,6 +130,6 @@ def test_one_user_cannot_evict_audit_entries_of_others(world: World, ann: Author
         assert [action for action, _, _ in changes(world, user)] == ["change queue", "delete queue"]
     lines = (world.data / "access" / "audit").read_text().splitlines()
     of_ann = [line for line in lines if '"user":"ann"' in line and '"login"' not in line]
-    assert DEEDS_MAX <= len(of_ann) < DEEDS_MAX + 50
+    assert CHANGES_MAX <= len(of_ann) < CHANGES_MAX + 50
     assert len(world.authenticator.audit.recent) <= RECENT
-    assert sum(count for _, target, count in changes(world) if target == "others") == total - DEEDS_MAX
+    assert sum(count for _, target, count in changes(world) if target == "others") == total - CHANGES_MAX

@@ -41,7 +41,7 @@ def test_least_recently_used_session_ends_when_a_user_has_too_many(world: World)
         secret, access = world.authenticator.open_session(ann, HERE)
         opened.append(secret)
         if number == 0:
-            world.authenticator.connections.enter(access, HERE, end=lambda _error: None)
+            world.authenticator.connections.add(access, HERE, end=lambda _error: None)
         world.lab.pass_time(1)
     world.login("", str(opened[1]))
     fresh, _ = world.authenticator.open_session(ann, HERE)
@@ -56,8 +56,8 @@ def test_no_new_session_while_all_sessions_of_a_user_have_connections(world: Wor
     ann = user(world, "ann")
     for _ in range(SESSIONS_OF_USER_MAX):
         _, access = world.authenticator.open_session(ann, HERE)
-        world.authenticator.connections.enter(access, HERE, end=lambda _error: None)
-    with pytest.raises(TooMany, match="100 sessions of this user have connections"):
+        world.authenticator.connections.add(access, HERE, end=lambda _error: None)
+    with pytest.raises(TooMany, match="this user has 100 sessions with open connections"):
         world.authenticator.open_session(ann, HERE)
     world.authenticator.close_session(access)
     world.authenticator.open_session(ann, HERE)
@@ -224,21 +224,21 @@ def test_subscriptions_of_a_user_are_limited_across_connections(world: World, mo
     monkeypatch.setattr(presences, "SUBSCRIPTIONS_MAX", 5)
     ann, bob = user(world, "ann"), user(world, "bob")
     connections = world.authenticator.connections
-    first, second, other = (connections.enter(each, HERE, end=lambda _error: None) for each in (ann, ann, bob))
-    first.holds(3)
-    second.holds(2)
-    other.holds(5)
+    first, second, other = (connections.add(each, HERE, end=lambda _error: None) for each in (ann, ann, bob))
+    first.set_subscriptions(3)
+    second.set_subscriptions(2)
+    other.set_subscriptions(5)
     for one in (first, second):
         with pytest.raises(TooMany, match="this user has 5 subscriptions"):
-            one.holds(one.subscriptions + 1)
-    second.holds(1)
-    first.holds(4)
-    first.leave()
-    first.holds(1)
-    second.holds(5)
-    second.leave()
-    third = connections.enter(ann, HERE, end=lambda _error: None)
-    third.holds(5)
+            one.set_subscriptions(one.subscriptions + 1)
+    second.set_subscriptions(1)
+    first.set_subscriptions(4)
+    first.close()
+    first.set_subscriptions(1)
+    second.set_subscriptions(5)
+    second.close()
+    third = connections.add(ann, HERE, end=lambda _error: None)
+    third.set_subscriptions(5)
 
 
 def test_private_queue_bytes_are_released_when_a_connection_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

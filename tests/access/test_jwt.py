@@ -18,8 +18,8 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from curbstone.access.errors import Busy, NotLoggedIn
 from curbstone.access.issuers import BadIssuer, Claims, Issuer, is_jwt, issuer_of
-from curbstone.access.jwks import AGAIN_MS, BYTES_MAX, OLD_MS, WAITING_MAX, NoKeys, keys_of, read_keys
-from curbstone.access.jwt_verifier import LEEWAY_S, LONGEST_S, JwtVerifier
+from curbstone.access.jwks import BYTES_MAX, FETCH_INTERVAL_MS, KEYS_AGE_MS_MAX, WAITING_MAX, NoKeys, keys_of, read_keys
+from curbstone.access.jwt_verifier import LEEWAY_S, LIFETIME_S_MAX, JwtVerifier
 from curbstone.core.errors import CurbstoneError
 from tests.kit.simulated import SimHost
 
@@ -130,8 +130,8 @@ def test_valid_token_gives_user_roles_and_expiry_and_is_cached_until_then(
         {"exp": None},
         {"exp": NOW_S - LEEWAY_S},
         {"exp": "soon"},
-        {"exp": NOW_S + LONGEST_S + 1},
-        {"exp": NOW_S + LONGEST_S + 1, "iat": None},
+        {"exp": NOW_S + LIFETIME_S_MAX + 1},
+        {"exp": NOW_S + LIFETIME_S_MAX + 1, "iat": None},
         {"exp": 1e300},
         {"iat": NOW_S + LEEWAY_S + 1},
         {"nbf": NOW_S + LEEWAY_S + 1},
@@ -145,7 +145,7 @@ def test_invalid_tokens_are_refused_with_the_same_message(world: World, changes:
 
 def test_token_is_valid_at_the_limits() -> None:
     assert World().good(signed(exp=NOW_S - LEEWAY_S + 1))
-    assert World().good(signed(exp=NOW_S + LONGEST_S))
+    assert World().good(signed(exp=NOW_S + LIFETIME_S_MAX))
     assert World().good(signed(iat=NOW_S + LEEWAY_S, aud=["x", "curbstone"], jti=None)).id == ""
     assert World().good(signed(roles="a b")).roles == ("a", "b")
     assert World().good(signed(roles=["a", 7])).roles == ("a",)
@@ -230,7 +230,7 @@ def test_unknown_kid_refetches_keys_at_most_every_30_s(world: World) -> None:
     for _ in range(5):
         world.refused(fresh)
     assert len(world.asked) == asked
-    world.host.pass_time(AGAIN_MS)
+    world.host.pass_time(FETCH_INTERVAL_MS)
     assert world.good(fresh)
     for _ in range(5):
         world.refused(signed(OTHER, kid="none"))
@@ -241,11 +241,11 @@ def test_keys_are_kept_while_the_issuer_is_unreachable(world: World, caplog: pyt
     world.good(signed())
     world.is_away = True
     for number in range(3):
-        world.host.pass_time(AGAIN_MS)
+        world.host.pass_time(FETCH_INTERVAL_MS)
         assert isinstance(world.verify(signed(OTHER, kid="none")), Busy), "its key may be a new one"
         assert world.good(signed(jti=f"t{number}"))
     assert [record.message for record in caplog.records] == [
-        "issuer corp: no keys, those it had still count: no route to host"
+        "issuer corp: can't fetch keys, still accepting the previous ones: no route to host"
     ]
 
 
@@ -258,15 +258,15 @@ def test_token_that_cannot_be_verified_yet_can_be_retried(world: World) -> None:
     world.refused(signed(iss="https://other.example"))
     assert len(world.asked) == 1
     world.is_away = False
-    world.host.pass_time(AGAIN_MS)
+    world.host.pass_time(FETCH_INTERVAL_MS)
     assert world.good(signed())
 
 
 def test_withdrawn_key_is_rejected_after_an_hour(world: World) -> None:
     world.good(signed())
     world.keys = [public("rsa", RSA)]
-    world.host.pass_time(OLD_MS + 1)
-    later = NOW_S + OLD_MS // 1000
+    world.host.pass_time(KEYS_AGE_MS_MAX + 1)
+    later = NOW_S + KEYS_AGE_MS_MAX // 1000
     assert world.good(signed(exp=later + 60)), "the new ones are asked for, and until they are here the old ones count"
     world.refused(signed(exp=later + 61))
 

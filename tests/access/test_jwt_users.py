@@ -21,7 +21,7 @@ from curbstone.access import jwks
 from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Caller, Credentials
 from curbstone.access.errors import NotLoggedIn
-from curbstone.access.jwks import AGAIN_MS
+from curbstone.access.jwks import FETCH_INTERVAL_MS
 from curbstone.access.rights import Right
 from curbstone.access.users import load
 from curbstone.core.errors import BadRequest, CurbstoneError
@@ -140,7 +140,7 @@ def test_keys_are_rotated_while_logins_continue(world: Issued) -> None:
     world.publish(public("ec", EC), public("new", OTHER))
     with pytest.raises(NotLoggedIn):  # it has asked for keys just now
         world.login("", world.token(key=OTHER, kid="new"))
-    world.lab.pass_time(AGAIN_MS)
+    world.lab.pass_time(FETCH_INTERVAL_MS)
     fresh = world.login("", world.token(key=OTHER, kid="new"))
     assert not access.identity.end_reason and fresh.identity.user == access.identity.user
 
@@ -193,7 +193,7 @@ def test_token_verified_during_a_reload_uses_the_new_file(world: Issued) -> None
     assert not answers, "it waits for keys"
     users = world.users().replace('roles_claim = "roles"', 'roles_claim = "groups"\nuser_claim = "email"')
     world.authenticator.users = load(users.encode())
-    world.authenticator._verifier.take(world.authenticator.users.issuers)
+    world.authenticator._verifier.set_issuers(world.authenticator.users.issuers)
     world.lab.settle()
     (answer,) = answers
     assert isinstance(answer, AuthorizedBroker) and answer.identity.user == "corp:eve"

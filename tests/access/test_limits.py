@@ -54,7 +54,7 @@ def test_streams_of_a_user_are_limited_and_ended_ones_do_not_count(world: Rooted
     connections = world.authenticator.connections
 
     def open_one(protocol: str) -> None:
-        connections.enter(access, Caller("127.0.0.1", 1, protocol), end=lambda _error: None)
+        connections.add(access, Caller("127.0.0.1", 1, protocol), end=lambda _error: None)
 
     for _ in range(STREAMS_MAX):
         connections.check_stream(access)
@@ -62,7 +62,7 @@ def test_streams_of_a_user_are_limited_and_ended_ones_do_not_count(world: Rooted
     with pytest.raises(TooMany, match="this user has 100 streams, the limit"):
         connections.check_stream(access)
     connections.check(access)
-    connections.listed()[0].leave()
+    connections.listed()[0].close()
     connections.check_stream(access)
 
 

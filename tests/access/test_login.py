@@ -190,12 +190,12 @@ def test_revoking_a_token_ends_everything_created_with_it(world: World) -> None:
     child = world.token(world.login("", str(parent)), grants=["send shop/*"])
     ended: list[str] = []
     access = world.login("", str(child))
-    presence = world.authenticator.connections.enter(access, HERE, end=lambda error: ended.append(str(error)))
+    open_connection = world.authenticator.connections.add(access, HERE, end=lambda error: ended.append(str(error)))
     session, of_session = world.authenticator.open_session(access, HERE)
     world.authenticator.revoke_token(root, parent.id, lambda _error: None)
     assert ended == ["the login was revoked"]
     assert of_session.identity.end_reason
-    presence.leave()
+    open_connection.close()
     world.lab.settle()
     for secret in (parent, child, session):
         with pytest.raises(NotLoggedIn):
@@ -208,7 +208,7 @@ def test_expiry_of_a_token_ends_its_connections(world: World) -> None:
     expires_ms = world.lab.host.wall_ms() + DAY_MS * 3
     secret = world.token(world.login("ann", "open sesame"), expires_ms=expires_ms)
     ended: list[CurbstoneError] = []
-    world.authenticator.connections.enter(world.login("", str(secret)), HERE, end=ended.append)
+    world.authenticator.connections.add(world.login("", str(secret)), HERE, end=ended.append)
     world.lab.host.timers[:] = [timer for timer in world.lab.host.timers if timer[0] > world.lab.host.now_ms() + 60_000]
     world.lab.pass_time(DAY_MS * 3 - 1)
     assert not ended
@@ -223,7 +223,7 @@ def test_reload_disconnects_only_affected_clients(world: World) -> None:
     reported: list[str] = []
     for access in (ann, root):
         name = access.identity.user
-        world.authenticator.connections.enter(
+        world.authenticator.connections.add(
             access, HERE, end=lambda error, name=name: reported.append(f"{name}: {error}"),  # type: ignore[misc]
             changed=lambda name=name: reported.append(f"{name} changed"),  # type: ignore[misc]
         )  # fmt: skip
@@ -250,7 +250,7 @@ def test_replacing_a_password_ends_its_logins(world: World) -> None:
 def test_invalid_users_file_is_ignored_on_reload_and_refuses_a_start(world: World) -> None:
     ann = world.login("ann", "open sesame")
     error = world.reload("[users.x]\npassword = ['secret-text']")
-    assert error is not None and "users: not changed: " in str(error) and "secret-text" not in str(error)
+    assert error is not None and "users: not reloaded: " in str(error) and "secret-text" not in str(error)
     assert not ann.identity.end_reason
     with pytest.raises(UsersError, match="curbstone user hash"):
         World(world.file.parent, "[users.x]\npassword = ['secret-text']")
@@ -293,11 +293,11 @@ def test_changed_users_file_is_reloaded_automatically(world: World) -> None:
 
 def test_idle_session_expires_unless_a_connection_uses_it(world: World) -> None:
     secret, access = world.authenticator.open_session(world.login("ann", "open sesame"), HERE)
-    presence = world.authenticator.connections.enter(access, HERE, end=lambda _error: None)
+    open_connection = world.authenticator.connections.add(access, HERE, end=lambda _error: None)
     world.lab.host.timers.clear()
     world.lab.pass_time(40 * 60_000)
     assert world.login("", str(secret)) is access
-    presence.leave()
+    open_connection.close()
     world.lab.pass_time(31 * 60_000)
     with pytest.raises(NotLoggedIn):
         world.login("", str(secret))

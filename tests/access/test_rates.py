@@ -90,15 +90,15 @@ def test_throttle_lasts_until_the_debt_of_all_connections_is_paid() -> None:
     released: list[str] = []
     one = Throttle("stomp", lambda: released.append("one"))
     two = Throttle("mqks", lambda: released.append("two"))
-    assert not one.stops(meter) and not one.stops(None)
+    assert not one.holds(meter) and not one.holds(None)
     meter.count(20, 0)
-    assert one.stops(meter) and one.stops(meter) and two.stops(meter) and one.is_on
+    assert one.holds(meter) and one.holds(meter) and two.holds(meter) and one.is_on
     meter.count(10, 0)
     lab.pass_time(1_500)
     assert released == [] and one.is_on
     lab.pass_time(1_000)
     assert released == ["one", "two"] and not one.is_on
-    assert not one.stops(meter)
+    assert not one.holds(meter)
 
 
 def test_failing_release_callback_does_not_block_others() -> None:
@@ -111,7 +111,7 @@ def test_failing_release_callback_does_not_block_others() -> None:
 
     throttles = [Throttle("stomp", fail), Throttle("mqks", lambda: released.append("it"))]
     meter.count(20, 0)
-    assert all([throttle.stops(meter) for throttle in throttles])
+    assert all([throttle.holds(meter) for throttle in throttles])
     with pytest.raises(ZeroDivisionError):
         lab.pass_time(5_000)
     lab.pass_time(5_000)
@@ -125,7 +125,7 @@ def test_throttling_is_counted_per_protocol() -> None:
     meter.count(2, 0)
     throttle = Throttle("stomp", lambda: None)
     for _ in range(3):
-        throttle.stops(meter)
+        throttle.holds(meter)
     assert refused_for(meter) and refused_for(meter)
     assert held_back == {"stomp": 1, "http": 2}
 
@@ -137,7 +137,7 @@ def test_closed_connection_is_not_notified_and_leaves_no_timer() -> None:
     throttle = Throttle("stomp", lambda: released.append("it"))
     meter.count(20, 0)
     timers = waiting(lab)
-    assert throttle.stops(meter)
+    assert throttle.holds(meter)
     throttle.close()
     throttle.close()
     assert waiting(lab) == timers
@@ -164,7 +164,7 @@ def test_reload_changes_rates_and_releases_throttled_connections(tmp_path: Path)
     first.count(10_000, 0)
     released: list[str] = []
     throttle = Throttle("stomp", lambda: released.append("it"))
-    assert throttle.stops(first)
+    assert throttle.holds(first)
     assert world.reload(USERS + "[users.eve]\n") is None
     assert identity.meter is first and released == [], "nothing has changed for ann"
     assert world.reload(USERS.replace("messages = 10,", "messages = 20,")) is None

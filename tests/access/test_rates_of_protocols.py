@@ -208,7 +208,7 @@ def test_throttled_http_publish_is_429_with_retry_after(it: GuardedServer) -> No
 def refused_until_paid(reply: httpx.Response) -> None:
     assert reply.status_code == 429, reply.text
     assert reply.json()["type"] == "/docs/problems#too-fast"
-    assert reply.json()["detail"] == "this user may publish 100 bytes in a second"
+    assert reply.json()["detail"] == "this user may publish 100 bytes per second"
     assert 1000 < int(reply.headers["retry-after"]) <= 4100
 
 

@@ -62,7 +62,7 @@ def test_reload_error_is_reported_to_the_caller_and_the_old_file_stays(tmp_path:
     all_of_it.reload(reported.append)
     host.settle()
     assert taken == ["good"]
-    assert [str(error) for error in reported] == ["file: not changed: it is bad"]
+    assert [str(error) for error in reported] == ["file: not reloaded: it is bad"]
 
 
 def test_file_change_is_detected_once(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from curbstone.access.identity import Identity
-from curbstone.access.rights import EVERYTHING, ON_QUEUES, BadGrant, Grants, Right, matches, names_taken, parse_grant
+from curbstone.access.rights import EVERYTHING, ON_QUEUES, BadGrant, Grants, Right, matches, names_to_cover, parse_grant
 from curbstone.core.masks import Masks
 from curbstone.core.names import private_name, queue_name
 
@@ -111,7 +111,7 @@ def test_grant_that_covers_a_mask_covers_its_events(pattern: str, mask: str) -> 
     taken.add(mask)
     words = ["order", "paid", "7"]
     events = [".".join(each) for size in (1, 2, 3) for each in product(words, repeat=size)]
-    is_covered = all(grants.on_topic("shop", name) for name in names_taken(mask))
+    is_covered = all(grants.on_topic("shop", name) for name in names_to_cover(mask))
     for event in events:
         if is_covered and (event == mask or taken.taking(event)):
             assert grants.on_topic("shop", event)

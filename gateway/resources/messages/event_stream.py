@@ -108,7 +108,7 @@ class EventStream:
         disconnect = Disconnect(scope, receive, self.end)
         caller = self._caller = caller_of(scope, STREAM)
         unwatch = self.queue.watch(self._show_new)
-        presence = self.streams.connections.enter(
+        open_connection = self.streams.connections.add(
             self.access,
             caller,
             end=self._fail,
@@ -137,7 +137,7 @@ class EventStream:
             unpause()
             if self._room is not None:
                 self._room.cancel()
-            presence.leave()
+            open_connection.close()
             disconnect.close()
             if self._waiter:
                 self._waiter.cancel()

@@ -11,11 +11,11 @@ from starlette.routing import Route
 from curbstone.access.authenticator import Authenticator
 from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Credentials
-from curbstone.access.connections import Presence
-from curbstone.access.errors import WANTED, NotLoggedIn
+from curbstone.access.connections import OpenConnection
+from curbstone.access.errors import LOGIN_REQUIRED, NotLoggedIn
 from curbstone.access.reloading import Reloads
 from curbstone.access.rights import ON_SERVER, Right
-from curbstone.access.sessions import NAMING_QUEUES, TICKET_MS, WAYS
+from curbstone.access.sessions import PURPOSES, TICKET_MS, WITHOUT_QUEUE
 from curbstone.access.tokens import DAY_MS, Token
 from curbstone.core.errors import BadRequest
 from curbstone.core.host import Host
@@ -39,7 +39,7 @@ class TicketWanted(Body):
 
     what = "a ticket"
 
-    way: Annotated[str, rule(", ".join(WAYS), pattern=rf"\A({'|'.join(WAYS)})\Z")]
+    way: Annotated[str, rule(", ".join(PURPOSES), pattern=rf"\A({'|'.join(PURPOSES)})\Z")]
     queue: MaybeText = None
 
 
@@ -68,7 +68,7 @@ class Logins:
         """POST /v2/session: turn a login into a session, whose secret is in a cookie that no script can read."""
         access = access_of(request)
         if not access.identity.user:
-            raise NotLoggedIn(WANTED)
+            raise NotLoggedIn(LOGIN_REQUIRED)
         is_tls, port = request["scheme"] == "https", request["server"][1]
         if not is_tls and not is_loopback(request["server"][0]):
             raise Problem(403, "a session for a browser needs TLS")
@@ -100,7 +100,7 @@ class Logins:
         access = access_of(request)
         _check_login(access)
         name: QueueName | None = None
-        if asked.way in NAMING_QUEUES:
+        if asked.way in WITHOUT_QUEUE:
             if asked.queue is not None:
                 raise BadRequest(f"a ticket for {asked.way} must not name a queue")
         elif asked.queue is None:
@@ -168,7 +168,7 @@ class Logins:
     async def connections(self, request: Request) -> Response:
         """GET /v2/connections: who is connected."""
         access_of(request).check_server(Right.ADMIN)
-        found = [_presence(each) for each in self._authenticator.connections.listed()]
+        found = [_open_connection(each) for each in self._authenticator.connections.listed()]
         return JsonResponse({"connections": found}, 200, FRESH)
 
     async def end_connection(self, request: Request) -> Response:
@@ -232,7 +232,7 @@ def _cookie(is_tls: bool, port: int, secret: str) -> str:
 
 def _check_login(access: AuthorizedBroker) -> None:
     if access.identity.end_reason or not access.identity.user:
-        raise NotLoggedIn(access.identity.end_reason or WANTED)
+        raise NotLoggedIn(access.identity.end_reason or LOGIN_REQUIRED)
 
 
 def _token(token: Token) -> dict[str, object]:
@@ -246,14 +246,14 @@ def _token(token: Token) -> dict[str, object]:
     return members
 
 
-def _presence(presence: Presence) -> dict[str, object]:
-    identity, caller = presence.access.identity, presence.caller
+def _open_connection(open_connection: OpenConnection) -> dict[str, object]:
+    identity, caller = open_connection.access.identity, open_connection.caller
     return {
-        "id": presence.id,
+        "id": open_connection.id,
         "user": identity.user,
         "credential": identity.credential,
         "protocol": caller.protocol,
         "peer": str(caller),
-        "since": presence.since_ms,
-        "unacked": presence.unacked(),
+        "since": open_connection.since_ms,
+        "unacked": open_connection.unacked(),
     }

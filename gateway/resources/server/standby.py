@@ -254,12 +254,12 @@ class Standby:
     def begin(self, reply: StreamReply, request: Request, access: AuthorizedBroker) -> Callable[[], None]:
         """Note a reply that is being sent; return what has to be called at its end."""
         self._replies.add(reply)
-        presence = self._connections.enter(
+        open_connection = self._connections.add(
             access, caller_of(request, FOLLOWER), end=reply.fail, changed=lambda: reply.check(access)
         )
 
         def end() -> None:
-            presence.leave()
+            open_connection.close()
             self._replies.discard(reply)
 
         return end
