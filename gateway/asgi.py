@@ -62,7 +62,7 @@ class AsgiGateway:
         """Answer the requests that wait for messages, end all streams and WebSockets."""
         self._gateway.release()
         self._gateway.release_followers()
-        await self._sockets.leave(STOP_S_MAX)
+        await self._sockets.shut_down(STOP_S_MAX)
         self._timer.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,7 +87,7 @@ class AsgiGateway:
 
     async def _answer(self, own: Scope, slot: Slot, receive: Receive, send: Send) -> None:
         body = _Body(receive)
-        slot.account.begin(body)
+        slot.account.set_holder(body)
         own["state"] = {GONE: body.is_gone}
         if own["method"] not in ("POST", "PUT"):
             body.begin()  # so that a client that leaves is noticed before a message is taken for it

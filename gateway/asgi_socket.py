@@ -46,7 +46,7 @@ class AsgiSocket:
         assert self._session is not None
         self._task = asyncio.current_task()
         self._session.start(self)
-        self._account.begin(self)
+        self._account.set_holder(self)
         both = [asyncio.ensure_future(self._read(receive)), asyncio.ensure_future(self._write())]
         try:
             done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

@@ -116,7 +116,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         self._local = (str(host), int(port))
         is_encrypted = transport.get_extra_info("sslcontext") is not None
         self._is_strict = is_encrypted and not is_of_this_machine(self._local)
-        self._account.begin(self)
+        self._account.set_holder(self)
         self._deadline = self.loop.time() + HEAD_S_MAX
 
     def connection_lost(self, exc: Exception | None) -> None:

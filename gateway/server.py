@@ -74,12 +74,12 @@ class GatewayServer:
         for listener in self._listeners:
             listener.close()
         self.app.release()
-        await self.clients.leave(STOP_S_MAX, stays=_is_follower)
+        await self.clients.shut_down(STOP_S_MAX, stays=_is_follower)
 
     async def stop_followers(self) -> None:
         """End the streams of followers when they have everything, and close; abort what is left after a second."""
         self.app.release_followers()
-        await self.clients.leave(FOLLOWERS_STOP_S_MAX)
+        await self.clients.shut_down(FOLLOWERS_STOP_S_MAX)
         if self._tick_timer:
             self._tick_timer.cancel()
 

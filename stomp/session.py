@@ -131,7 +131,7 @@ class Session:
         """Whether reading must stop, until the session calls `changed` and this is false again."""
         # Nothing is read while the login is being checked.
         connection = self._connection
-        return connection.unconfirmed.is_too_much or self._agreement is not None or connection.throttle.is_on
+        return connection.unconfirmed.is_over_limit or self._agreement is not None or connection.throttle.is_on
 
     @property
     def failure(self) -> str:

@@ -361,7 +361,7 @@ class Session:
 
         call(answered)
         self._unconfirmed.add(1, size)
-        if self._unconfirmed.is_too_much:
+        if self._unconfirmed.is_over_limit:
             self.congested = True
 
     def _finished(self, size: int) -> None:
@@ -372,7 +372,7 @@ class Session:
 
     def _check_room(self) -> None:
         """Let the client be read again if enough of its requests are done."""
-        if self.congested and not self._waiting and not self._unconfirmed.is_too_much:
+        if self.congested and not self._waiting and not self._unconfirmed.is_over_limit:
             self.congested = False
             self._changed(0)
 

@@ -56,9 +56,9 @@ class Acceptor:
         self.handshakes = Handshakes()
         self._sweep: asyncio.TimerHandle | None = None
         self._sweeps = 0
-        self.ends = BriefLog(_call_later, log)
+        self.refusals = BriefLog(_call_later, log)
         """Logs why connections ended before their protocol began, and whose connections hold too much."""
-        self.admission.budget.on_held = self._is_held
+        self.admission.budget.on_held = self._report_full_share
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         """Count unsent output. Abort connections whose peer has vanished, or reads nothing of what waits for it.
@@ -67,21 +67,21 @@ class Acceptor:
         """
         self._sweep = loop.call_later(SWEEP_S, self._check, loop)
         self._sweeps += 1
-        looks_for_vanished = self._sweeps % SWEEPS_VANISHED == 0
+        checks_vanished = self._sweeps % SWEEPS_VANISHED == 0
         now_s = self._sweeps * SWEEP_S  # a clock that stops while the process is stopped
         for slot in list(self.admission.slots):
             transport = cast(asyncio.Transport, slot.transport)
             if transport is None:
                 continue
             if slot.account.is_stuck(transport.get_write_buffer_size(), now_s) or (
-                looks_for_vanished and is_vanished(transport.get_extra_info("socket"))
+                checks_vanished and is_vanished(transport.get_extra_info("socket"))
             ):
                 transport.abort()
         self.admission.budget.check()
 
-    def _is_held(self, who: Hashable) -> None:
+    def _report_full_share(self, who: Hashable) -> None:
         text = "its connections have reached the limit of unfinished input and unread output"
-        self.ends.info(who, str(who), text)
+        self.refusals.info(who, str(who), text)
 
     async def listen(
         self, address: tuple[str, int] | Address, serve: Serve, refusal: Refusal, *, has_reserve: bool = False
@@ -141,11 +141,11 @@ class Incoming(asyncio.Protocol):
         self._slot.transport = transport
         _set_up(transport.get_extra_info("socket"))
         if self._address.tls or self._address.proxy:
-            self._deadline = asyncio.get_running_loop().call_later(GREETING_S_MAX, self._late)
+            self._deadline = asyncio.get_running_loop().call_later(GREETING_S_MAX, self._time_out)
         if not self._address.proxy:
             self._begin(b"")
         elif host not in self._acceptor.trusted_proxies:
-            self._cut("proxy", "it is not in --trusted-proxy, and only those may connect to this listener")
+            self._abort("proxy", "it is not in --trusted-proxy, and only those may connect to this listener")
 
     def data_received(self, data: bytes) -> None:
         """Read the PROXY header."""
@@ -155,7 +155,7 @@ class Incoming(asyncio.Protocol):
         try:
             header = read_header(self._header)
         except BadHeader as error:
-            self._cut("proxy", str(error))
+            self._abort("proxy", str(error))
             return
         if header is None:
             return
@@ -165,7 +165,7 @@ class Incoming(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client left before its protocol began."""
-        self._gone()
+        self._release()
 
     def _begin(self, rest: bytes) -> None:
         """Start TLS or the protocol, now that the client's address is known; or refuse the client."""
@@ -181,7 +181,7 @@ class Incoming(asyncio.Protocol):
                 contexts.context, self._acceptor.handshakes, self._handshake_done, self._handshake_failed
             )
         else:
-            self._done()
+            self._cancel_deadline()
             protocol = self._serve(self._peer, self._slot)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
@@ -190,17 +190,17 @@ class Incoming(asyncio.Protocol):
 
     def _handshake_done(self, _connection: TlsConnection, certificate: Certificate | None) -> asyncio.Protocol:
         assert self._slot is not None
-        self._done()
+        self._cancel_deadline()
         return self._serve(Peer(self._peer.host, self._peer.port, True, certificate), self._slot)
 
     def _handshake_failed(self, reason: str) -> None:
         self._log("tls", f"no TLS handshake: {reason}")
-        self._gone()
+        self._release()
 
-    def _late(self) -> None:
-        self._cut("late", f"nothing complete arrived within {GREETING_S_MAX} s")
+    def _time_out(self) -> None:
+        self._abort("late", f"nothing complete arrived within {GREETING_S_MAX} s")
 
-    def _cut(self, kind: str, reason: str) -> None:
+    def _abort(self, kind: str, reason: str) -> None:
         self._log(kind, f"closed: {reason}")
         self._transport.abort()
 
@@ -210,7 +210,7 @@ class Incoming(asyncio.Protocol):
             return
         self._is_refused = True
         self._acceptor.admission.refused[kind] += 1
-        self._acceptor.ends.info(self._peer, self._peer.source, text)
+        self._acceptor.refusals.info(self._peer, self._peer.source, text)
 
     def _refuse(self, text: str) -> None:
         """Close the connection, with the reason unless the client expects TLS and could not read it."""
@@ -218,12 +218,12 @@ class Incoming(asyncio.Protocol):
             self._transport.write(self._refusal(text))
         self._transport.close()
 
-    def _gone(self) -> None:
-        self._done()
+    def _release(self) -> None:
+        self._cancel_deadline()
         if self._slot is not None:
             self._slot.leave()
 
-    def _done(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -8,7 +8,7 @@ from curbstone.net.peer import is_loopback
 
 LOOPBACK = "127.0.0.1"
 
-_WAYS = {"": (False, False), "tls": (True, False), "proxy": (False, True), "proxy+tls": (True, True)}
+_SCHEMES = {"": (False, False), "tls": (True, False), "proxy": (False, True), "proxy+tls": (True, True)}
 """The prefixes that may stand before ://, and whether each means TLS and the PROXY protocol."""
 
 
@@ -23,9 +23,9 @@ class Address(NamedTuple):
     """Whether each connection begins with a PROXY header, before TLS, in which a proxy says for whom it connects."""
 
     def __str__(self) -> str:
-        way = next(way for way, (tls, proxy) in _WAYS.items() if (tls, proxy) == (self.tls, self.proxy))
+        scheme = next(scheme for scheme, (tls, proxy) in _SCHEMES.items() if (tls, proxy) == (self.tls, self.proxy))
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{way}://{host}:{self.port}" if way else f"{host}:{self.port}"
+        return f"{scheme}://{host}:{self.port}" if scheme else f"{host}:{self.port}"
 
     @property
     def is_loopback(self) -> bool:
@@ -41,8 +41,8 @@ def parse_address(text: str) -> Address | None:
     text = text.strip()
     if text in ("", "off"):
         return None
-    way, mark, rest = text.rpartition("://")
-    if way not in _WAYS or bool(way) != bool(mark):
+    scheme, mark, rest = text.rpartition("://")
+    if scheme not in _SCHEMES or bool(scheme) != bool(mark):
         raise ValueError(f"bad address {text!r}: expected tls, proxy or proxy+tls before ://")
     host, colon, port = rest.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -51,4 +51,4 @@ def parse_address(text: str) -> Address | None:
         raise ValueError(f"bad address {text!r}: write an IPv6 address in brackets, as in [::1]:8080")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError(f"bad address {text!r}: host:port, :port or [::1]:port with a port from 0 to 65535, or off")
-    return Address(host or LOOPBACK, int(port), *_WAYS[way])
+    return Address(host or LOOPBACK, int(port), *_SCHEMES[scheme])

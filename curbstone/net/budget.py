@@ -56,7 +56,7 @@ class Holder(Protocol):
         """Drop the unfinished input, send the client the reason, and end the connection."""
 
 
-class _Nobody:
+class _NoHolder:
     """The holder of a connection before its protocol begins, and after it has ended."""
 
     def pause_output(self) -> None:
@@ -65,7 +65,7 @@ class _Nobody:
     resume_output = pause_input = resume_input = evict = pause_output
 
 
-_NOBODY = _Nobody()
+_NO_HOLDER = _NoHolder()
 
 
 class Share:
@@ -119,7 +119,7 @@ class Account:
         self._budget = budget
         self.share = share
         share.accounts.add(self)
-        self.holder: Holder = _NOBODY
+        self.holder: Holder = _NO_HOLDER
         self.input = 0
         self.output = 0
         self.page = 0
@@ -138,7 +138,7 @@ class Account:
         """Whether no new deliveries and pages may be made for it."""
         return self.share.is_held
 
-    def begin(self, holder: Holder) -> None:
+    def set_holder(self, holder: Holder) -> None:
         """Set the connection, or the one that takes over from it."""
         self.holder = holder
         if self.share.is_held:
@@ -190,7 +190,7 @@ class Account:
         share.waiting.append(waiting)
         return waiting
 
-    def at_pause(self, fn: Callable[[], None]) -> Callable[[], None]:
+    def on_pause(self, fn: Callable[[], None]) -> Callable[[], None]:
         """Call `fn` whenever deliveries must stop; return a function that ends this."""
         self._pausing[fn] = None
 
@@ -199,7 +199,7 @@ class Account:
 
         return end
 
-    def belongs_to(self, key: Hashable) -> None:
+    def move_to(self, key: Hashable) -> None:
         """Count it towards another share from now on."""
         if key != self.share.key:
             self._budget.move(self, key)
@@ -218,7 +218,7 @@ class Account:
     def close(self) -> None:
         """The connection has ended."""
         self._is_closed = True
-        self.holder = _NOBODY
+        self.holder = _NO_HOLDER
         self._pausing.clear()
         self._budget.close(self)
 

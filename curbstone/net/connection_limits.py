@@ -178,7 +178,7 @@ class Slot:
         if admission.has_too_many_unauthenticated():
             return TOO_MANY_UNAUTHENTICATED
         counted = counted_as(host)
-        self.account.belongs_to(f"address {source_of(host)}" if counted is not None else "this machine")
+        self.account.move_to(f"address {source_of(host)}" if counted is not None else "this machine")
         if counted is None:
             return ""
         if not self._enter("address", counted, bounds.address):
@@ -205,7 +205,7 @@ class Slot:
             return USER.format(most)
         self._user = user
         if most:  # there are users
-            self.account.belongs_to(f"user {user}")
+            self.account.move_to(f"user {user}")
         return ""
 
     def leave(self) -> None:

@@ -25,32 +25,32 @@ class ConnectionSet(set[C]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._staying = 0
+        self._remaining = 0
         """How many clients at most are there when all have left who are asked to."""
-        self._have_left = asyncio.Event()
+        self._have_closed = asyncio.Event()
 
     def discard(self, client: object) -> None:
         """Remove a client that has left."""
         super().discard(client)
-        if len(self) <= self._staying:
-            self._have_left.set()
+        if len(self) <= self._remaining:
+            self._have_closed.set()
 
-    async def leave(self, seconds: float, stays: Callable[[C], bool] = lambda _client: False) -> None:
+    async def shut_down(self, seconds: float, stays: Callable[[C], bool] = lambda _client: False) -> None:
         """Shut all clients down and wait until they have left; abort those that are still there after `seconds`.
 
         Clients of which `stays` returns True are left as they are.
         """
-        for client in self._leaving(stays):
+        for client in self._closing(stays):
             client.shutdown()
         try:
             async with asyncio.timeout(seconds):
-                while leaving := self._leaving(stays):
-                    self._staying = len(self) - len(leaving)
-                    self._have_left.clear()
-                    await self._have_left.wait()
+                while closing := self._closing(stays):
+                    self._remaining = len(self) - len(closing)
+                    self._have_closed.clear()
+                    await self._have_closed.wait()
         except TimeoutError:
-            for client in self._leaving(stays):
+            for client in self._closing(stays):
                 client.abort()
 
-    def _leaving(self, stays: Callable[[C], bool]) -> list[C]:
+    def _closing(self, stays: Callable[[C], bool]) -> list[C]:
         return [client for client in self if not stays(client)]

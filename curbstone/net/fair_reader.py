@@ -48,7 +48,7 @@ class Clock(Protocol):
         """Call `fn` in the next turn."""
 
 
-class Taker(Protocol):
+class Receiver(Protocol):
     """The connection that an intake hands its input to."""
 
     def take(self, data: bytes) -> None:
@@ -67,7 +67,7 @@ class Turns:
     def __init__(self, clock: Clock) -> None:
         self.now_us = clock.now_us
         self._call_soon = clock.call_soon
-        self._line: deque[Intake] = deque()
+        self._queue: deque[Intake] = deque()
         self._spent_us = 0
         self._spent_bytes = 0
         self._is_due = False
@@ -83,7 +83,7 @@ class Turns:
     @property
     def is_shared(self) -> bool:
         """Whether more than one connection sends something."""
-        return len(self._line) > 1 or self.now_us() < self._shared_until_us
+        return len(self._queue) > 1 or self.now_us() < self._shared_until_us
 
     @property
     def _turn_us(self) -> int:
@@ -103,7 +103,7 @@ class Turns:
 
     def wait(self, intake: Intake) -> None:
         """Put a connection at the end of the line."""
-        self._line.append(intake)
+        self._queue.append(intake)
         self._next_soon()
 
     def _next_soon(self) -> None:
@@ -115,23 +115,23 @@ class Turns:
         self._is_due = False
         self._spent_us = max(0, self._spent_us - self._turn_us)
         self._spent_bytes = 0
-        line = self._line
+        queue = self._queue
         try:
-            for _ in range(len(line)):
+            for _ in range(len(queue)):
                 if self.left_us <= 0:
                     break
-                line.popleft().resume()
+                queue.popleft().resume()
         finally:
-            if line or self._spent_us:
+            if queue or self._spent_us:
                 self._next_soon()
 
 
 class Intake:
-    """The input of one connection, on its way to `taker`. While input waits here, the connection must not be read."""
+    """The input of one connection, for its `receiver`. While input waits here, the connection must not be read."""
 
-    def __init__(self, turns: Turns, taker: Taker) -> None:
+    def __init__(self, turns: Turns, receiver: Receiver) -> None:
         self._turns = turns
-        self._taker: Taker = taker
+        self._receiver: Receiver = receiver
         self._us_per_byte = UNKNOWN_US_PER_BYTE
         self._held = b""
         self._held_from = 0
@@ -142,7 +142,7 @@ class Intake:
         return bool(self._held)
 
     def receive(self, data: bytes) -> None:
-        """Pass input to the taker, or as much of it as this turn has room for."""
+        """Pass input to the receiver, or as much of it as this turn has room for."""
         size = len(data)
         if self._turns.last is not self:
             self._turns.switch_to(self)
@@ -150,7 +150,7 @@ class Intake:
             self._held = self._held[self._held_from :] + data
             self._held_from = 0
         elif size <= SMALL_BYTES:
-            self._taker.take(data)  # not even measured: most connections send one small request at a time
+            self._receiver.take(data)  # not even measured: most connections send one small request at a time
         elif size <= FIRST_BYTES and size * self._us_per_byte <= SMALL_US:
             self._pass(data)
         else:
@@ -166,15 +166,15 @@ class Intake:
         try:
             self._pass_in_turn(data, self._held_from)
         except BaseException:
-            self._taker.abort()
+            self._receiver.abort()
             raise
         if not self._held:
-            self._taker.caught_up()
+            self._receiver.caught_up()
 
     def close(self) -> None:
-        """Drop the waiting input and the taker: the connection is closed."""
+        """Drop the waiting input and the receiver: the connection is closed."""
         self._held = b""
-        del self._taker  # breaks the reference cycle between the two
+        del self._receiver  # breaks the reference cycle between the two
         if self._turns.last is self:
             self._turns.last = None
 
@@ -196,7 +196,7 @@ class Intake:
     def _pass(self, data: bytes) -> None:
         now_us = self._turns.now_us
         started_us = now_us()
-        self._taker.take(data)
+        self._receiver.take(data)
         took_us = now_us() - started_us
         # A read of a few bytes says little about the cost of many. A higher cost counts at once and a lower one only
         # gradually, so that a client can't send cheap bytes first to get costly ones through.

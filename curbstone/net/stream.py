@@ -134,7 +134,7 @@ class TurnStream(Stream):
 
     @abstractmethod
     def take(self, data: bytes) -> None:
-        """Carry out input; see `fair_reader.Taker`."""
+        """Carry out input; see `fair_reader.Receiver`."""
 
     @abstractmethod
     def _flush(self) -> None:
@@ -147,7 +147,7 @@ class TurnStream(Stream):
     # --- input
 
     def caught_up(self) -> None:
-        """No input waits for its turn any more; see `fair_reader.Taker`."""
+        """No input waits for its turn any more; see `fair_reader.Receiver`."""
         self._adjust_flow()
 
     def _is_congested(self) -> bool:

@@ -106,15 +106,15 @@ class TcpServer(ABC):
         self._stopping = True
         for listener in self._listeners:
             listener.close()
-        await self.clients.leave(STOP_S)
+        await self.clients.shut_down(STOP_S)
 
-    def joined(self, client: Connection[Any]) -> None:
+    def add_client(self, client: Connection[Any]) -> None:
         """Add a client that has connected."""
         self.clients.add(client)
         if self._stopping:
             client.shutdown()
 
-    def left(self, client: Connection[Any]) -> None:
+    def remove_client(self, client: Connection[Any]) -> None:
         """Remove a client that has left."""
         self.clients.discard(client)
 
@@ -135,7 +135,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         self._linger: Linger | None = None
         self._socket_fd: int | None = None
         """The descriptor of the socket; -1 if its output is not sent as it is, None until it is first needed."""
-        self._parting = False
+        self._is_parting = False
         self._eof = False
 
     # --- what a protocol adds
@@ -167,8 +167,8 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.session = self.open()
-        self._tcp_server.joined(self)
-        self._account.begin(self)
+        self._tcp_server.add_client(self)
+        self._account.set_holder(self)
 
     def data_received(self, data: bytes) -> None:
         """Take input from the socket, and stop reading if there is too much of it."""
@@ -182,7 +182,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
     def eof_received(self) -> bool:
         """The client sends no more. It may have closed only its half, and wait for its last answers."""
         self._eof = True
-        if self._parting:
+        if self._is_parting:
             return False
         self.session.end_input()
         return True
@@ -195,7 +195,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         self.ended()
         self.session.lose()
         self.slot.leave()
-        self._tcp_server.left(self)
+        self._tcp_server.remove_client(self)
 
     # --- what its stream asks, see `net.stream`
 
@@ -235,7 +235,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
             if self.is_full:
                 self._account.hold_output(self._transport.get_write_buffer_size())
         if session.closing:
-            self._part()
+            self._close_after_output()
         elif not self.is_reading:
             self._adjust_flow()
 
@@ -265,11 +265,11 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
             return -1
         return cast(int, socket.fileno())
 
-    def _part(self) -> None:
+    def _close_after_output(self) -> None:
         """Close so that the client receives the last of the output."""
-        if self._parting or self._transport.is_closing():
+        if self._is_parting or self._transport.is_closing():
             return
-        self._parting = True
+        self._is_parting = True
         self.ended()
         if not self.is_reading:
             self.is_reading = True

@@ -19,10 +19,10 @@ from curbstone.net.peer import Certificate, certificate_of
 
 READ_BYTES = 256 * 1024
 
-Greeted = Callable[["TlsConnection", Certificate | None], asyncio.Protocol]
+HandshakeDone = Callable[["TlsConnection", Certificate | None], asyncio.Protocol]
 """Called after the handshake with the client's certificate, if it showed one; returns the protocol of the connection.
 """
-Failed = Callable[[str], None]
+HandshakeFailed = Callable[[str], None]
 """Called with the reason if the handshake fails; the connection is closed."""
 
 
@@ -30,12 +30,12 @@ class Handshakes:
     """The handshakes under way in the process. One step of one of them is done in each turn of the loop."""
 
     def __init__(self) -> None:
-        self._line: deque[TlsConnection] = deque()
+        self._queue: deque[TlsConnection] = deque()
         self._is_due = False
 
-    def want(self, connection: TlsConnection) -> None:
+    def enqueue(self, connection: TlsConnection) -> None:
         """Queue a connection for the next step of its handshake."""
-        self._line.append(connection)
+        self._queue.append(connection)
         self._next_soon()
 
     def _next_soon(self) -> None:
@@ -45,8 +45,8 @@ class Handshakes:
 
     def _next(self) -> None:
         self._is_due = False
-        connection = self._line.popleft()
-        if self._line:
+        connection = self._queue.popleft()
+        if self._queue:
             self._next_soon()
         connection.continue_handshake()
 
@@ -54,21 +54,27 @@ class Handshakes:
 class TlsConnection(asyncio.Transport, asyncio.Protocol):
     """A TLS connection, as both transport and protocol; see the module's docstring."""
 
-    def __init__(self, context: ssl.SSLContext, handshakes: Handshakes, greeted: Greeted, failed: Failed) -> None:
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        handshakes: Handshakes,
+        handshake_done: HandshakeDone,
+        handshake_failed: HandshakeFailed,
+    ) -> None:
         super().__init__()
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._handshakes = handshakes
-        self._greeted = greeted
-        self._failed = failed
+        self._handshake_done = handshake_done
+        self._handshake_failed = handshake_failed
         self._socket: asyncio.Transport
         self._protocol: asyncio.Protocol | None = None
-        self._is_deaf = False
+        self._is_write_closed = False
         """Whether our half is closed; input that still arrives is dropped."""
-        self._is_ended = False
+        self._is_read_closed = False
         """Whether the client has closed its half."""
-        self._stays = False
+        self._is_half_open_allowed = False
         """Whether the protocol keeps the connection open after the client closed its half."""
 
     # --- towards the socket
@@ -79,20 +85,20 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Decrypt input and hand it to the protocol, or continue with the handshake."""
-        if self._is_deaf:
+        if self._is_write_closed:
             return
         self._incoming.write(data)
         if self._protocol is not None:
             self._read(self._protocol)
         else:
             self._socket.pause_reading()
-            self._handshakes.want(self)
+            self._handshakes.enqueue(self)
 
     def eof_received(self) -> bool | None:
         """The client closed its half of the socket."""
-        if self._protocol is not None and not self._is_ended:
+        if self._protocol is not None and not self._is_read_closed:
             self._end(self._protocol)
-        return self._stays
+        return self._is_half_open_allowed
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -128,13 +134,13 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
             return
         self._send()
         fields = self._tls.getpeercert()
-        self._protocol = self._greeted(self, certificate_of(fields) if fields else None)
+        self._protocol = self._handshake_done(self, certificate_of(fields) if fields else None)
         self._protocol.connection_made(self)
         self._read(self._protocol)
 
     def _fail(self, reason: str) -> None:
-        failed, self._failed = self._failed, _said
-        failed(reason)
+        handshake_failed, self._handshake_failed = self._handshake_failed, _ignore_reason
+        handshake_failed(reason)
 
     def _read(self, protocol: asyncio.Protocol) -> None:
         pieces = []
@@ -151,21 +157,21 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         self._send()
         if pieces:
             protocol.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        if is_end and not self._is_ended and not self._socket.is_closing():
+        if is_end and not self._is_read_closed and not self._socket.is_closing():
             self._end(self.get_protocol())
-            if not self._stays:
+            if not self._is_half_open_allowed:
                 self.close()
 
     def _end(self, protocol: asyncio.Protocol) -> None:
-        self._is_ended = True
-        self._stays = bool(protocol.eof_received())
+        self._is_read_closed = True
+        self._is_half_open_allowed = bool(protocol.eof_received())
 
     # --- towards the protocol
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """See `asyncio.WriteTransport`."""
         size = len(data)
-        if not size or self._is_deaf or self._socket.is_closing():
+        if not size or self._is_write_closed or self._socket.is_closing():
             return
         try:
             done = self._tls.write(data)
@@ -238,9 +244,9 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
 
     def _send_close_notify(self) -> None:
         """Send close_notify, by which the client knows that nothing was cut off on the way."""
-        if self._is_deaf or self._socket.is_closing():
+        if self._is_write_closed or self._socket.is_closing():
             return
-        self._is_deaf = True
+        self._is_write_closed = True
         with suppress(ssl.SSLError):  # raised if the client's close_notify has not come yet, or other data has
             self._tls.unwrap()
         self._send()
@@ -250,5 +256,5 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
             self._socket.write(self._outgoing.read())
 
 
-def _said(_reason: str) -> None:
+def _ignore_reason(_reason: str) -> None:
     """Do nothing: the failure was reported before."""

@@ -58,7 +58,7 @@ def within_budget(scope: AnyScope, held: Held) -> Held:
             raise Busy(OVER_BUDGET)
 
     def watch(look: Callable[[], None]) -> Callable[[], None]:
-        unwatch, unpause = held.watch(look), account.at_pause(look)
+        unwatch, unpause = held.watch(look), account.on_pause(look)
 
         def end() -> None:
             unwatch()

@@ -172,7 +172,7 @@ class OrderedConfirms:
     def _begin(self, batch: Batch, count: int, size: int) -> None:
         self._batches.append(batch)
         self._unconfirmed.add(count, size)
-        if self._unconfirmed.is_too_much:
+        if self._unconfirmed.is_over_limit:
             self._wire.hold()
 
     def _released(self) -> None:
@@ -184,7 +184,7 @@ class OrderedConfirms:
 
     def _read_on(self) -> None:
         """Read on, unless there is a reason not to."""
-        if not (self._is_held or self._unconfirmed.is_too_much or self.is_waiting):
+        if not (self._is_held or self._unconfirmed.is_over_limit or self.is_waiting):
             self._wire.resume()
 
     def _settle(self) -> None:

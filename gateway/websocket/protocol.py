@@ -129,7 +129,7 @@ class WebSocketProtocol(TurnStream):
             self._adjust_flow()
 
     def take(self, data: bytes) -> None:
-        """See `fair_reader.Taker`. Hands the complete messages to the session, together."""
+        """See `fair_reader.Receiver`. Hands the complete messages to the session, together."""
         if self._transport.is_closing():
             return
         frames = self._frames

@@ -17,7 +17,7 @@ class Connection:
         self.delivers = True
         self.reads = True
         self.evicted = False
-        self.account.begin(self)
+        self.account.set_holder(self)
 
     def pause_output(self) -> None:
         self.delivers = False
@@ -168,9 +168,9 @@ def test_held_bytes_move_to_the_user_at_login() -> None:
     ann, stranger, other = Connection(budget, "ann"), Connection(budget, "10.0.0.1"), Connection(budget, "10.0.0.1")
     ann.account.hold_output(900 * KIB)
     stranger.account.hold_input(200 * KIB)
-    stranger.account.belongs_to("ann")
+    stranger.account.move_to("ann")
     assert (ann.delivers, stranger.delivers, other.delivers) == (False, False, True)
-    stranger.account.belongs_to("10.0.0.1")
+    stranger.account.move_to("10.0.0.1")
     assert (ann.delivers, stranger.delivers) == (False, True)
     ann.account.close()
     stranger.account.close()

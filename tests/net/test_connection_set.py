@@ -28,13 +28,13 @@ class Client:
 def test_stop_waits_for_closing_connections_and_aborts_others() -> None:
     async def main() -> None:
         crowd: ConnectionSet[Client] = ConnectionSet()
-        await crowd.leave(60)
+        await crowd.shut_down(60)
         clients = [Client(crowd, True) for _ in range(3)]
-        await crowd.leave(60)
+        await crowd.shut_down(60)
         assert not crowd
         assert not any(client.is_cut for client in clients)
         clients = [Client(crowd, goes) for goes in (True, False)]
-        await crowd.leave(0.01)
+        await crowd.shut_down(0.01)
         assert [client.is_cut for client in clients] == [False, True]
 
     asyncio.run(asyncio.wait_for(main(), 60))

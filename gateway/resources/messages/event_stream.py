@@ -104,7 +104,7 @@ class EventStream:
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write the stream until it ends."""
         self._account = account_of(scope)
-        unpause = self._account.at_pause(self._pause)
+        unpause = self._account.on_pause(self._pause)
         disconnect = Disconnect(scope, receive, self.end)
         caller = self._caller = caller_of(scope, STREAM)
         unwatch = self.queue.watch(self._show_new)
