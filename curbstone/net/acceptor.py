@@ -1,9 +1,8 @@
-"""Listeners of all protocols, and what every new connection passes through before its protocol begins.
+"""The listeners of all protocols, and the steps of a new connection before its protocol starts.
 
-Before a connection's protocol begins, the connection is counted (`connection_limits`). On a listener for proxies, the
-proxy then names the client for which it connects (`proxy_protocol`), and on a listener for TLS the handshake follows
-(`tls`). All of this shares one deadline. Nothing is guessed from the first byte: the listener's address says what is
-expected.
+The connection is counted (`connection_limits`). On a listener for proxies, the proxy then sends the address of its
+client (`proxy_protocol`), and on a listener for TLS the handshake follows (`tls`). All steps share one deadline. The
+address of the listener says what is expected; nothing is guessed from the first byte.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from curbstone.net.repeats import BriefLog
 from curbstone.net.tls import Handshakes, TlsConnection
 
 SWEEP_S = 1
-"""How often all connections are looked at."""
+"""How often all connections are checked."""
 SWEEPS_VANISHED = 15
-"""At every so many of these looks, the system is asked whether their peers have vanished."""
+"""Every so many checks also ask the system whether peers have vanished."""
 
 _INFO_BYTES, _RETRANSMITS_AT = 8, 2
-"""How much of struct tcp_info is read, and the offset of tcpi_retransmits in it."""
+"""How many bytes of struct tcp_info are read, and the offset of tcpi_retransmits in it."""
 
 Serve = Callable[[Peer, Slot], asyncio.Protocol]
 """Returns the protocol of a new connection, which must call `Slot.leave` when the connection has ended."""
 Refusal = Callable[[str], bytes]
-"""Returns, encoded for the protocol, the answer to a refused client with this reason."""
+"""Returns the reply to a refused client with this reason, encoded for the protocol."""
 
 log = logging.getLogger("curbstone.net")
 
@@ -49,7 +48,7 @@ class Acceptor:
         certificates: Contexts | None = None,
         trusted_proxies: Networks | None = None,
     ) -> None:
-        """By default there is no bound on clients, no TLS, and no trusted proxy."""
+        """By default there are no limits, no TLS and no trusted proxies."""
         self.admission = admission or Admission()
         self.certificates = certificates
         self.trusted_proxies = trusted_proxies or Networks()
@@ -57,18 +56,18 @@ class Acceptor:
         self._sweep: asyncio.TimerHandle | None = None
         self._sweeps = 0
         self.refusals = BriefLog(_call_later, log)
-        """Logs why connections ended before their protocol began, and whose connections hold too much."""
+        """Logs why connections ended before their protocol started, and which users have used up their share."""
         self.admission.budget.on_held = self._report_full_share
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Count unsent output. Abort connections whose peer has vanished, or reads nothing of what waits for it.
+        """Count unsent output. Abort connections whose peer has vanished or does not read its output.
 
-        The system would keep sending to a peer that has vanished for a quarter of an hour.
+        The system itself gives up a vanished peer only after a quarter of an hour.
         """
         self._sweep = loop.call_later(SWEEP_S, self._check, loop)
         self._sweeps += 1
         checks_vanished = self._sweeps % SWEEPS_VANISHED == 0
-        now_s = self._sweeps * SWEEP_S  # a clock that stops while the process is stopped
+        now_s = self._sweeps * SWEEP_S  # a clock that stands still while the process is stopped
         for slot in list(self.admission.slots):
             transport = cast(asyncio.Transport, slot.transport)
             if transport is None:
@@ -86,7 +85,7 @@ class Acceptor:
     async def listen(
         self, address: tuple[str, int] | Address, serve: Serve, refusal: Refusal, *, has_reserve: bool = False
     ) -> Listener:
-        """Listen on an address; raise OSError if that is impossible. `has_reserve`: see `Admission.open_slot`."""
+        """Listen on an address; raise OSError if that fails. `has_reserve`: see `Admission.open_slot`."""
         at = Address(*address)
         assert self.certificates or not at.tls, "TLS without a certificate"
         loop = asyncio.get_running_loop()
@@ -105,15 +104,15 @@ class Listener:
     def __init__(self, server: asyncio.Server, bound: tuple[str, int]) -> None:
         self._server = server
         self.bound = bound
-        """The address it listens on, with the port that was picked if port 0 was asked for."""
+        """The address it listens on, with the actual port if port 0 was requested."""
 
     def close(self) -> None:
-        """Accept no more connections; those that are open stay open."""
+        """Stop accepting connections. Open connections stay open."""
         self._server.close()
 
 
 class Incoming(asyncio.Protocol):
-    """An accepted connection, until its own protocol begins."""
+    """An accepted connection, until its protocol starts."""
 
     def __init__(self, acceptor: Acceptor, address: Address, serve: Serve, refusal: Refusal, has_reserve: bool) -> None:
         self._acceptor = acceptor
@@ -129,7 +128,6 @@ class Incoming(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection, and start with what the listener expects first."""
         # A cast, because uvloop's transports have the methods of asyncio's type but do not inherit from it.
         self._transport = cast(asyncio.Transport, transport)
         host, port = transport.get_extra_info("peername", ("?", 0))[:2]
@@ -148,7 +146,6 @@ class Incoming(asyncio.Protocol):
             self._abort("proxy", "it is not in --trusted-proxy, and only those may connect to this listener")
 
     def data_received(self, data: bytes) -> None:
-        """Read the PROXY header."""
         if self._transport.is_closing():
             return
         self._header += data
@@ -164,11 +161,10 @@ class Incoming(asyncio.Protocol):
         self._begin(self._header[header.size :])
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client left before its protocol began."""
         self._release()
 
     def _begin(self, rest: bytes) -> None:
-        """Start TLS or the protocol, now that the client's address is known; or refuse the client."""
+        """Start TLS or the protocol, now that the client's address is known, or refuse the client."""
         assert self._slot is not None
         refusal = self._slot.set_address(self._peer.host)
         if refusal:
@@ -205,7 +201,7 @@ class Incoming(asyncio.Protocol):
         self._transport.abort()
 
     def _log(self, kind: str, text: str) -> None:
-        """Count the connection as refused for this kind of reason, and log the reason. Only the first one counts."""
+        """Count and log the reason for refusing the connection. Only the first one is counted."""
         if self._is_refused:
             return
         self._is_refused = True
@@ -213,7 +209,7 @@ class Incoming(asyncio.Protocol):
         self._acceptor.refusals.info(self._peer, self._peer.source, text)
 
     def _refuse(self, text: str) -> None:
-        """Close the connection, with the reason unless the client expects TLS and could not read it."""
+        """Close the connection. Send the reason, unless the client expects TLS."""
         if not self._address.tls:
             self._transport.write(self._refusal(text))
         self._transport.close()
@@ -236,8 +232,8 @@ def _call_later(delay_ms: int, fn: Callable[[], None]) -> asyncio.TimerHandle:
 def _set_up(raw: socket.socket | None) -> None:
     if raw is None:
         return
-    # asyncio sets TCP_NODELAY only on sockets that were made with the TCP protocol number. Without it a small reply
-    # waits 40 ms for the client's delayed acknowledgment.
+    # asyncio sets TCP_NODELAY only on sockets created with the TCP protocol number. Without it a small reply waits for
+    # the client's delayed acknowledgment, 40 ms.
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE.items():
@@ -246,10 +242,9 @@ def _set_up(raw: socket.socket | None) -> None:
 
 
 def is_vanished(raw: socket.socket | None) -> bool:
-    """Return whether the peer has acknowledged nothing for about a minute, although the same data was sent again and
-    again.
+    """Return whether the peer has acknowledged nothing for about a minute despite retransmissions.
 
-    A peer that is alive but reads nothing still acknowledges. Only Linux can tell; elsewhere this is always False.
+    A peer that is alive but reads nothing still acknowledges. Except on Linux, this is always False.
     """
     option = getattr(socket, "TCP_INFO", None)
     if raw is None or option is None or not sys.platform.startswith("linux"):

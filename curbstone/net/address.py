@@ -1,4 +1,4 @@
-"""The addresses that listeners bind to: host and port, and whether TLS or the PROXY protocol comes first."""
+"""The addresses of listeners: host, port, and whether they use TLS or the PROXY protocol."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from curbstone.net.peer import is_loopback
 LOOPBACK = "127.0.0.1"
 
 _SCHEMES = {"": (False, False), "tls": (True, False), "proxy": (False, True), "proxy+tls": (True, True)}
-"""The prefixes that may stand before ://, and whether each means TLS and the PROXY protocol."""
+"""Whether each scheme means TLS and the PROXY protocol."""
 
 
 class Address(NamedTuple):
-    """Where a listener binds; port 0 picks a free one."""
+    """The address of a listener; port 0 picks a free port."""
 
     host: str
     port: int
     tls: bool = False
-    """Whether clients speak TLS to it."""
     proxy: bool = False
-    """Whether each connection begins with a PROXY header, before TLS, in which a proxy says for whom it connects."""
+    """Whether each connection begins with a PROXY header, before TLS."""
 
     def __str__(self) -> str:
         scheme = next(scheme for scheme, (tls, proxy) in _SCHEMES.items() if (tls, proxy) == (self.tls, self.proxy))
@@ -29,7 +28,7 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """True when only this machine can connect. A name other than localhost could be anything: False."""
+        """Whether only this machine can connect. False for host names other than localhost."""
         return self.host == "localhost" or is_loopback(self.host)
 
 

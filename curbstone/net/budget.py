@@ -1,16 +1,16 @@
-"""One budget for the memory that clients make the server hold: input that is not complete, and output that is not read.
+"""One memory budget for incomplete input and unread output of all connections.
 
-Each connection has its own limit, but many connections together could still fill the memory with messages whose last
-byte never arrives, and with responses that are never read. So the bytes of all connections of all protocols are added
-up, for the server and for each user. A user's connections may hold a quarter; before a login, and where there are no
-users, those of one address may.
+Each connection has its own limit, but many connections together could still fill the memory with messages that are
+never completed and responses that are never read. So the bytes of all connections of all protocols are counted, for the
+server and for each user. The share of a user is a quarter; before a login, and where there are no users, it is that of
+an address.
 
-When a user's share is used up, only that user notices. Its connections get no new deliveries, and no new pages are
-made for it, until it has read a quarter of what it holds. Of its connections with unfinished input only the one that
-began first is still read, so that honest clients which all sent at once finish one after the other. If that one
-stalls too, or if the others have begun more than half a share, the connection with the most unfinished input is
-refused. When the whole budget is used up, the users that hold the most are treated in the same way. A peer that reads
-nothing for a minute is cut off. This module does not handle sockets.
+When a share is used up, only that user is affected. Its connections get no new deliveries, and no new pages are made
+for it, until it has read a quarter of its share. Of its connections with unfinished input only the oldest is still
+read, so that well-behaved clients that send at once finish one after the other. If that one stalls, or if the others
+have begun more than half a share, the connection with the most unfinished input is refused. When the whole budget is
+used up, the largest users are treated in the same way. A peer that reads nothing for a minute is disconnected. This
+module does not handle sockets.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from typing import Protocol
 from curbstone.net.limits import BUFFERED_BYTES_MAX, UNREAD_S_MAX
 
 SHARES = 4
-"""A user may hold the budget divided by this."""
+"""The share of a user is the budget divided by this."""
 SMALL_BYTES = 16 * 1024
-"""Unfinished input up to this size is not counted, so that the end of an ordinary read costs nothing."""
+"""Unfinished input up to this size is not counted, so that ordinary reads have no overhead."""
 STEP_BYTES = 64 * 1024
-"""How much the connection that is still read must receive in a second while others wait for it."""
+"""How much the connection that is still read must receive per second while others wait for it."""
 
 CALM_BYTES, CALM_S = 16 * 1024 * 1024, 5
-"""From which peak on memory is given back, and after how many seconds at less than a quarter of it."""
+"""The smallest peak after which memory is given back, and after how many seconds below a quarter of the peak."""
 
 SLOW_S = 5
-"""How long the input that others wait for may stand still before the largest is refused."""
+"""How long the input that others wait for may stall before the largest is refused."""
 
 REFUSED = "this user has too much unfinished input and unread output; send it again later"
 
@@ -41,23 +41,23 @@ class Holder(Protocol):
     """A connection."""
 
     def pause_output(self) -> None:
-        """Ask for no more deliveries."""
+        """Stop deliveries."""
 
     def resume_output(self) -> None:
-        """Continue after `pause_output`."""
+        """Resume deliveries."""
 
     def pause_input(self) -> None:
         """Stop reading."""
 
     def resume_input(self) -> None:
-        """Continue after `pause_input`."""
+        """Resume reading."""
 
     def evict(self) -> None:
-        """Drop the unfinished input, send the client the reason, and end the connection."""
+        """Drop the unfinished input, send the client the reason, and close the connection."""
 
 
 class _NoHolder:
-    """The holder of a connection before its protocol begins, and after it has ended."""
+    """The holder before the protocol of a connection starts, and after it has ended."""
 
     def pause_output(self) -> None:
         """Do nothing."""
@@ -69,7 +69,7 @@ _NO_HOLDER = _NoHolder()
 
 
 class Share:
-    """What the connections of one user hold together."""
+    """The memory that the connections of one user hold together."""
 
     __slots__ = ("accounts", "bytes", "first", "first_bytes", "inputs", "is_held", "key", "slow_s", "waiting")
 
@@ -80,18 +80,18 @@ class Share:
         self.is_held = False
         """Whether it is used up: no new deliveries and pages, and only the first of `inputs` is read."""
         self.inputs: dict[Account, None] = {}
-        """The connections with counted input, in the order in which they began it."""
+        """The connections with counted input, the oldest input first."""
         self.waiting: deque[Waiting] = deque()
-        """The pages that wait for room, in order."""
+        """The pages that wait for memory, in order."""
         self.first: Account | None = None
         self.first_bytes = 0
         """The first of `inputs` at the last check, and its bytes."""
         self.slow_s = 0
-        """For how many checks it has received less than it should."""
+        """For how many checks it has received less than `STEP_BYTES`."""
 
 
 class Waiting:
-    """A page that waits for room."""
+    """A page that waits for memory."""
 
     __slots__ = ("account", "go_on", "share", "size")
 
@@ -102,13 +102,12 @@ class Waiting:
         self.go_on = go_on
 
     def cancel(self) -> None:
-        """Wait no longer."""
         if self in self.share.waiting:
             self.share.waiting.remove(self)
 
 
 class Account:
-    """What one connection holds."""
+    """The memory that one connection holds."""
 
     __slots__ = (
         "holder", "input", "is_paused", "output", "page", "share",
@@ -123,12 +122,12 @@ class Account:
         self.input = 0
         self.output = 0
         self.page = 0
-        """The bytes set aside for a page that is being made."""
+        """The bytes reserved for a page that is being made."""
         self.is_paused = False
         """Whether its input is paused."""
         self._is_complete = False
         self._is_closed = False
-        """Whether the connection has ended. Of what it held, only a page that is still being made counts."""
+        """Whether the connection has ended; then only a page that is still being made is counted."""
         self._pausing: dict[Callable[[], None], None] = {}
         self._unsent = 0
         self._unread_since_s = 0.0
@@ -139,15 +138,15 @@ class Account:
         return self.share.is_held
 
     def set_holder(self, holder: Holder) -> None:
-        """Set the connection, or the one that takes over from it."""
+        """Set the object that handles the connection; a WebSocket replaces the one of HTTP."""
         self.holder = holder
         if self.share.is_held:
             holder.pause_output()
 
     def hold_input(self, size: int, is_another: bool = False, *, is_complete: bool = False) -> None:
-        """Note how many bytes of input it holds that are not dealt with, and whether they are others than before.
+        """Set the number of bytes of unprocessed input. `is_another`: it is a new message, not more of the last one.
 
-        `is_complete`: they are being dealt with, so it is too late to refuse them.
+        `is_complete`: the input is being processed, so it is too late to refuse it.
         """
         if size <= SMALL_BYTES or self._is_closed:
             if self.input:
@@ -156,7 +155,7 @@ class Account:
         self._is_complete = is_complete
         share = self.share
         if is_another and self.input:
-            del share.inputs[self]  # so that it is inserted again at the end: the dict is in the order of age
+            del share.inputs[self]  # so that it is inserted again at the end: the dict is ordered by age
         share.inputs[self] = None
         more, self.input = size - self.input, size
         self._budget.add(share, more)
@@ -166,13 +165,13 @@ class Account:
             self._budget.bound(share)
 
     def hold_output(self, size: int) -> None:
-        """Note how many bytes of its output the socket has not taken."""
+        """Set the number of bytes of output that the socket has not accepted."""
         if size != self.output and not self._is_closed:
             more, self.output = size - self.output, size
             self._budget.add(self.share, more)
 
     def set_aside(self, size: int) -> None:
-        """Set bytes aside for a page that is being made; 0 when it is written or not needed any more."""
+        """Reserve bytes for a page that is being made; 0 when it is written or dropped."""
         if self._is_closed:
             if self.page and not size:
                 self._budget.end_page(self)
@@ -181,7 +180,7 @@ class Account:
             self._budget.add(self.share, more)
 
     def when_room(self, size: int, go_on: Callable[[], None]) -> Waiting | None:
-        """Set bytes aside for a page and return None; or call `go_on` when this is done, later, unless cancelled."""
+        """Reserve bytes for a page and return None, or do so later and then call `go_on`, unless cancelled."""
         share = self.share
         if self._is_closed or (not share.waiting and self._budget.has_room(share, size)):
             self.set_aside(size)
@@ -191,7 +190,7 @@ class Account:
         return waiting
 
     def on_pause(self, fn: Callable[[], None]) -> Callable[[], None]:
-        """Call `fn` whenever deliveries must stop; return a function that ends this."""
+        """Call `fn` whenever deliveries must stop; return a function that stops this."""
         self._pausing[fn] = None
 
         def end() -> None:
@@ -200,12 +199,12 @@ class Account:
         return end
 
     def move_to(self, key: Hashable) -> None:
-        """Count it towards another share from now on."""
+        """Count the connection towards another share."""
         if key != self.share.key:
             self._budget.move(self, key)
 
     def is_stuck(self, unsent: int, now_s: float) -> bool:
-        """Note how much the socket has not taken now; return whether its peer has read nothing for too long."""
+        """Set the number of bytes that the socket has not accepted; return whether the peer has stopped reading."""
         if unsent < self._unsent or not unsent or not self._unsent:
             self._unread_since_s = now_s
         self._unsent = unsent
@@ -216,7 +215,6 @@ class Account:
         return True
 
     def close(self) -> None:
-        """The connection has ended."""
         self._is_closed = True
         self.holder = _NO_HOLDER
         self._pausing.clear()
@@ -249,40 +247,40 @@ class Budget:
     """The budget of the process; see the module's docstring."""
 
     def __init__(self, bytes_max: int = BUFFERED_BYTES_MAX, largest: int = 0) -> None:
-        """`largest`: what a user can hold in any case, which must be as much as its largest message."""
+        """`largest`: the size of the largest message, which a share must be able to hold."""
         self.bytes_max = max(bytes_max, SHARES * largest)
         self.share_max = self.bytes_max // SHARES
         self.bytes = 0
         self.refused = 0
-        """How many connections were refused because of their unfinished input."""
+        """The number of connections refused because of their unfinished input."""
         self.unread = 0
-        """How many connections were cut off because their peer read nothing."""
+        """The number of connections aborted because their peer did not read."""
         self.on_held: Callable[[Hashable], None] = lambda _key: None
         """Called with the key of a share that is used up."""
         self.on_calm: Callable[[], None] = lambda: None
-        """Called when much was held, and little has been for a while, so that the memory can be given back."""
+        """Called some time after a peak, so that freed memory can be given back to the system."""
         self._shares: dict[Hashable, Share] = {}
         self._peak = 0
         self._calm_s = 0
 
     def account(self, key: Hashable = "") -> Account:
-        """Return the account of a new connection."""
+        """Return the account for a new connection."""
         return Account(self, self._share(key))
 
     @property
     def users_held(self) -> int:
-        """How many shares are used up now."""
+        """The number of shares that are used up."""
         return sum(share.is_held for share in self._shares.values())
 
     def has_room(self, share: Share, size: int) -> bool:
-        """Return whether a page of this size can be made. The only page of a user may have any size."""
+        """Return whether a page of this size can be made. If a user holds nothing else, it may have any size."""
         if share.is_held:
             return False
         fits = share.bytes + size <= self.share_max and self.bytes + size <= self.bytes_max
         return fits or not share.bytes
 
     def check(self) -> None:
-        """See whether the connections that others wait for continue; called each second."""
+        """Check that the connections that others wait for make progress; called each second."""
         self._check_calm()
         for share in [share for share in self._shares.values() if share.is_held or share.waiting]:
             self._release(share)
@@ -290,7 +288,7 @@ class Budget:
             waits = any(account.is_paused for account in share.inputs)
             is_slow = waits and first is share.first and _input_of(first) < share.first_bytes + STEP_BYTES
             share.slow_s = share.slow_s + 1 if is_slow else 0
-            # On a busy machine an honest client, too, may send nothing for a second or two.
+            # On a busy machine even a well-behaved client may send nothing for a second or two.
             if share.slow_s >= SLOW_S:
                 self._refuse_largest(share)
                 share.slow_s = 0
@@ -300,7 +298,7 @@ class Budget:
     # --- what accounts call
 
     def add(self, share: Share, more: int) -> None:
-        """Count bytes, or give them back if `more` is negative."""
+        """Count bytes, or release them if `more` is negative."""
         share.bytes += more
         self.bytes += more
         if more > 0:
@@ -312,7 +310,7 @@ class Budget:
             self._release(share)
 
     def drop_input(self, account: Account) -> None:
-        """The input of a connection was dealt with, or dropped."""
+        """Release the input of a connection, which was processed or dropped."""
         share = account.share
         share.inputs.pop(account, None)
         size, account.input = account.input, 0
@@ -321,17 +319,16 @@ class Budget:
         self.add(share, -size)
 
     def bound(self, share: Share) -> None:
-        """Refuse the largest input at once if what other connections have just begun is far above the share."""
+        """Refuse the largest input at once if other connections have begun far more than the share allows."""
         if share.bytes > self.share_max * 3 // 2 or self.bytes > self.bytes_max * 5 // 4:
             self._refuse_largest(share)
 
     def read_first(self, share: Share) -> None:
-        """Read the connection whose unfinished input is the oldest; it may have been paused until now."""
+        """Resume the connection with the oldest unfinished input."""
         if first := next(iter(share.inputs), None):
             first.pause_input(False)
 
     def move(self, account: Account, key: Hashable) -> None:
-        """Count a connection towards another share."""
         size = account.input + account.output + account.page
         before = account.share
         has_input = before.inputs.pop(account, 0) is None
@@ -351,24 +348,23 @@ class Budget:
             account.holder.resume_output()
 
     def close(self, account: Account) -> None:
-        """Forget a connection that has ended."""
         share = account.share
         share.inputs.pop(account, None)
         share.waiting = deque(each for each in share.waiting if each.account is not account)
         size = account.input + account.output
         account.input = account.output = 0
-        if account.page:  # still being made: it takes memory until its request has ended
+        if account.page:  # it is still being made, and takes memory until its request has ended
             self.read_first(share)
             self.add(share, -size)
         else:
             self._leave(account, size)
 
     def end_page(self, account: Account) -> None:
-        """Forget a closed connection: the page that was being made for it is gone."""
+        """Remove a closed connection, whose last page is dropped."""
         size, account.page = account.page, 0
         self._leave(account, size)
 
-    # --- inside
+    # --- internal
 
     def _check_calm(self) -> None:
         self._peak = max(self._peak, self.bytes)
@@ -411,7 +407,7 @@ class Budget:
             self._hold(max(free, key=lambda share: share.bytes))
 
     def _release(self, share: Share) -> None:
-        """Continue with a share if it holds so little that this will not be over at once."""
+        """Resume a share once it is a quarter below its limit, so that it is not paused again at once."""
         if share.is_held:
             if share.bytes > (self.share_max * 3 // 4 if self.bytes <= self.bytes_max else 0):
                 return

@@ -1,8 +1,8 @@
 """The server's certificate, its key, and the authorities it trusts for client certificates, loaded from files.
 
-The files can be loaded again while the server runs. New files are tried with a handshake in memory before they are
-used, so a key that does not fit its certificate changes nothing. A connection keeps the context it began with, so a
-change disturbs no connection. Allowed are TLS 1.3, and TLS 1.2 with ephemeral keys and authenticated ciphers.
+The files can be reloaded while the server runs. New files are tested with a handshake in memory before they are used.
+Connections keep the context they started with. TLS 1.3 is allowed, and TLS 1.2 with ephemeral keys and authenticated
+ciphers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FILE_BYTES_MAX = 1024 * 1024
 
 
 class BadCertificate(Exception):
-    """The files can't be used; the message is one line that names the file and the reason."""
+    """The files can't be used; the text is one line with the file and the reason."""
 
 
 class Contexts(Protocol):
@@ -28,7 +28,7 @@ class Contexts(Protocol):
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The context for connections that come now."""
+        """The context for new connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,30 +36,30 @@ class CertificateFiles:
     """The files of a certificate, all in PEM."""
 
     certificate: Path
-    """The server's own certificate first, then the chain up to an authority."""
+    """The server's certificate, followed by the chain up to an authority."""
     key: Path | None = None
     """The private key; None if it is in the same file as the certificate."""
     client_authorities: Path | None = None
-    """The authorities that sign client certificates. With None, no client certificate is asked for; otherwise one that
-    is signed by any other CA is refused."""
+    """The authorities that sign client certificates. With None, no client certificate is requested; otherwise one
+    signed by another authority is refused."""
 
     @property
     def paths(self) -> Sequence[Path]:
-        """All files that are given."""
+        """The files that are set."""
         return [path for path in (self.certificate, self.key, self.client_authorities) if path is not None]
 
 
 class Certificates:
-    """The TLS context of the last version of the files that was good."""
+    """The TLS context of the last valid version of the files."""
 
     def __init__(self, files: CertificateFiles) -> None:
         """Load the files; raise BadCertificate."""
         self.files = files
         self.context = load(files)
-        """The context for connections that come now."""
+        """The context for new connections."""
 
     def take(self, context: ssl.SSLContext) -> None:
-        """Use this context, which `load` returned, for new connections."""
+        """Use this context for new connections."""
         self.context = context
 
 
@@ -77,12 +77,12 @@ def load(files: CertificateFiles) -> ssl.SSLContext:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise BadCertificate(f"the key in {key} is not that of the certificate in {files.certificate}") from None
-        raise BadCertificate(f"{files.certificate} and {key} hold no certificate and key in PEM") from None
+        raise BadCertificate(f"{files.certificate} and {key} do not contain a certificate and key in PEM") from None
     if files.client_authorities is not None:
         try:
             context.load_verify_locations(files.client_authorities)
         except ssl.SSLError:
-            raise BadCertificate(f"{files.client_authorities} holds no certificate in PEM") from None
+            raise BadCertificate(f"{files.client_authorities} does not contain a certificate in PEM") from None
         context.verify_mode = ssl.CERT_OPTIONAL
     _try(context, files)
     return context
@@ -94,7 +94,7 @@ def readable_by_others(files: CertificateFiles) -> bool:
 
 
 def _no_password() -> str:
-    raise BadCertificate("the key is encrypted; the server needs one that is not, in a file that only it may read")
+    raise BadCertificate("the key is encrypted; use an unencrypted key in a file that only the server may read")
 
 
 def _check_file(path: Path) -> None:
@@ -108,7 +108,7 @@ def _check_file(path: Path) -> None:
 
 
 def _try(context: ssl.SSLContext, files: CertificateFiles) -> None:
-    """Try a handshake in memory, because some certificates load although no cipher fits them."""
+    """Try a handshake in memory, because some certificates load although no allowed cipher supports them."""
     any_server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     any_server.check_hostname = False
     any_server.verify_mode = ssl.CERT_NONE

@@ -1,14 +1,13 @@
-"""How many clients the process serves at once, over all its listeners.
+"""Limits the number of connections, over all listeners of the process.
 
-Each connection takes a file descriptor, and the engine needs descriptors for its files. So connections get a share of
-the descriptors that the system allows. A client beyond that share is refused with the reason, and the clients that
-are already connected keep their service. The share is computed for each connection, because the limit can be changed
-from outside while the process runs.
+Each connection takes a file descriptor, and the engine needs descriptors for its files, so connections get a share of
+the descriptors that the system allows. A client beyond that share is refused with the reason. The share is computed for
+each connection, because the system's limit can be changed while the process runs.
 
-No other machine may take the whole share: there is a bound for each address. Clients of this machine are not counted by
+No other machine may take the whole share: there is a limit for each address. Clients of this machine are not counted by
 address, because behind a proxy many clients have the same one. When the server is full, a few more connections may
-still ask for its health, so that a full server does not look dead. If clients log in, those that have not logged in
-have a lower bound, and so has each user. This module does not handle sockets.
+still check its health, so that a full server does not look dead. If there are users, clients that have not logged in
+have a lower limit, and so has each user. This module does not handle sockets.
 """
 
 from __future__ import annotations
@@ -28,31 +27,31 @@ MATTER = "connections"
 FULL = "the server has reached its limit of connections; try again later"
 ADDRESS_FULL = "{} connections from this address are open, which is the limit"
 TOO_MANY_UNAUTHENTICATED = "too many connections without a login are open; try again later"
-USER = "{} connections of this user are open, which is the limit"
+USER_FULL = "{} connections of this user are open, which is the limit"
 
 
 class DiskAlarms(Protocol):
-    """Is notified when connections are refused; `core.engine.disk_alarms` implements it."""
+    """Alarms about refused connections; `core.engine.disk_alarms` implements it."""
 
     def note(self, matter: str, text: str) -> None:
-        """The limit is reached: `text` says how."""
+        """Raise the alarm, with this description."""
 
     def over(self, matter: str) -> None:
-        """The limit is no longer reached."""
+        """Clear the alarm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most connections of each kind; 0 means no bound."""
+    """The most connections of each kind; 0 for no limit."""
 
     address: int = 0
     """From one address of another machine."""
     unauthenticated: int = 0
-    """From clients that have not logged in, together."""
+    """Without a login, in all."""
     address_unauthenticated: int = 0
-    """From clients of one address of another machine that have not logged in."""
+    """Without a login, from one address of another machine."""
     user: int = 0
-    """From one user."""
+    """Of one user."""
 
 
 class Admission:
@@ -65,25 +64,25 @@ class Admission:
         bounds: Bounds | None = None,
         budget: Budget | None = None,
     ) -> None:
-        """`most` returns how many connections there may be now; `budget` bounds what they hold in memory."""
+        """`most` returns the current limit of connections; `budget` limits the memory that they hold."""
         self.bounds = bounds or Bounds()
         self.budget = budget or Budget()
         self.refused: Counter[str] = Counter()
-        """How many connections were refused, by the reason: full, address, strangers, user."""
+        """The number of refused connections, by reason: full, address, strangers, user."""
         self.slots: set[Slot] = set()
-        """The open connections."""
         self._most = most
         self._alarms = alarms
         self._unauthenticated = 0
         self._reserve = 0
         self._counts: Counter[object] = Counter()
-        """Counts by (kind, who): connections of each address, those of it that have not logged in, and of each user."""
+        """By (kind, who): the connections of each address, those of it without a login, and those of each user."""
         self._is_full = False
 
     def open_slot(self, may_be_reserve: bool = False) -> Slot | None:
-        """Count one more connection and return its slot, or None if there may be no more.
+        """Count one more connection and return its slot, or None if the limit is reached.
 
-        `may_be_reserve`: when the server is full, the connection may become one of a few that can ask for health only.
+        `may_be_reserve`: when the server is full, the connection may become one of a few that can only check its
+        health.
         """
         most = self._most()
         is_full = len(self.slots) - self._reserve >= most
@@ -104,7 +103,7 @@ class Admission:
     # --- what slots call
 
     def enter(self, kind: str, who: object, most: int) -> bool:
-        """Count one more connection of `who` if there are fewer than `most`; return whether it was counted."""
+        """Count one more connection of `who`; return False if there are already `most`."""
         count = self._counts[kind, who]
         if most and count >= most:
             self.refused[kind] += 1
@@ -113,13 +112,12 @@ class Admission:
         return True
 
     def leave(self, kind: str, who: object) -> None:
-        """Undo `enter`."""
         self._counts[kind, who] -= 1
         if not self._counts[kind, who]:
             del self._counts[kind, who]
 
     def has_too_many_unauthenticated(self) -> bool:
-        """Return whether there are more connections without a login than allowed."""
+        """Return whether there are more connections without a login than allowed, and count a refusal."""
         most = self.bounds.unauthenticated
         if most and self._unauthenticated > most:
             self.refused["strangers"] += 1
@@ -127,11 +125,11 @@ class Admission:
         return False
 
     def authenticated(self) -> None:
-        """A connection without a login has logged in or ended."""
+        """Note that a connection without a login has logged in or ended."""
         self._unauthenticated -= 1
 
     def left(self, slot: Slot) -> None:
-        """A connection ended."""
+        """Remove a connection that has ended."""
         self.slots.discard(slot)
         self._reserve -= slot.is_reserve
         if self._is_full and len(self.slots) - self._reserve < self._most():
@@ -157,23 +155,23 @@ class Slot:
 
     def __init__(self, admission: Admission, is_reserve: bool = False) -> None:
         self.is_reserve = is_reserve
-        """Whether this connection can ask for health only, because the server was full when it was opened."""
+        """Whether this connection can only check the health, because the server was full when it was opened."""
         self.transport: object = None
-        """The transport of the connection, set by the acceptor."""
+        """Set by the acceptor."""
         self.account = admission.budget.account()
-        """What the connection holds in memory: on the account of its user, or until the login of its address."""
+        """The memory that the connection holds, in the share of its user or, before a login, of its address."""
         self.is_follower = False
-        """Whether it is of one who follows the server. When the server stops it is closed last, because others may wait
-        for what it acknowledges."""
+        """Whether it is the connection of a follower. A stopping server closes it last, because other clients may wait
+        for its acknowledgements."""
         self.login: Any = None
-        """What the protocol keeps of the login of the last request."""
+        """State of the protocol about the login of the last request."""
         self._admission = admission
         self._counted: list[tuple[str, object]] = []
         self._is_unauthenticated = True
         self._user = ""
 
     def set_address(self, host: str) -> str:
-        """Note the client's address, once; return why the connection is refused, or "" if it is not."""
+        """Set the client's address, once; return why the connection is refused, or ""."""
         admission, bounds = self._admission, self._admission.bounds
         if admission.has_too_many_unauthenticated():
             return TOO_MANY_UNAUTHENTICATED
@@ -188,9 +186,9 @@ class Slot:
         return ""
 
     def logged_in(self, user: str) -> str:
-        """Note the connection's user; return why the connection is refused, or "" if it is not.
+        """Set the connection's user; return why the connection is refused, or "".
 
-        May be called again with another user, who is then counted instead of the one before.
+        May be called again with another user, who then replaces the previous one.
         """
         if user == self._user:
             return ""
@@ -202,14 +200,14 @@ class Slot:
         self._user = ""
         most = self._admission.bounds.user
         if not self._enter("user", user, most):
-            return USER.format(most)
+            return USER_FULL.format(most)
         self._user = user
         if most:  # there are users
             self.account.move_to(f"user {user}")
         return ""
 
     def leave(self) -> None:
-        """Stop counting the connection, which has ended. A second call does nothing."""
+        """Release the slot of a connection that has ended. A second call does nothing."""
         if self not in self._admission.slots:
             return
         for kind, who in self._counted:
@@ -234,13 +232,10 @@ class Slot:
 
 
 def counted_as(address: str) -> str | None:
-    """Return the key that an address is counted by, or None if it is this machine's.
-
-    For IPv6 the key is the address's first 64 bits, because a single client has at least 2^64 addresses.
-    """
+    """Return the key that an address is counted by, or None if it is this machine's; see `Peer.source`."""
     return None if is_loopback(address) else source_of(address)
 
 
 def is_of_this_machine(address: tuple[str, int | None] | None) -> bool:
-    """Return whether an address is one that only this machine can reach."""
+    """Return whether a client is on this machine."""
     return address is None or counted_as(address[0]) is None

@@ -1,4 +1,4 @@
-"""The clients that are connected to one server, and how a stopping server lets them finish. Does not handle sockets."""
+"""The clients of one server, and their orderly shutdown. Does not handle sockets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Client(Protocol):
     """A connection."""
 
     def shutdown(self) -> None:
-        """Finish what is under way, notify the client, and close."""
+        """Finish the requests in progress, notify the client, and close."""
 
     def abort(self) -> None:
         """Close at once."""
@@ -21,24 +21,23 @@ C = TypeVar("C", bound=Client)
 
 
 class ConnectionSet(set[C]):
-    """The set of connected clients. The server adds each client that joins and discards each that leaves."""
+    """The set of connected clients. The server adds and discards them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._remaining = 0
-        """How many clients at most are there when all have left who are asked to."""
+        """The number of clients that remain once all that are closing have closed."""
         self._have_closed = asyncio.Event()
 
     def discard(self, client: object) -> None:
-        """Remove a client that has left."""
         super().discard(client)
         if len(self) <= self._remaining:
             self._have_closed.set()
 
     async def shut_down(self, seconds: float, stays: Callable[[C], bool] = lambda _client: False) -> None:
-        """Shut all clients down and wait until they have left; abort those that are still there after `seconds`.
+        """Shut all clients down, except those for which `stays` returns True, and wait until they have closed.
 
-        Clients of which `stays` returns True are left as they are.
+        Abort the connections that are still open after `seconds`.
         """
         for client in self._closing(stays):
             client.shutdown()

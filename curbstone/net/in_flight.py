@@ -1,7 +1,6 @@
-"""Counts what one client has sent and the engine has not confirmed, so that a client with too much of it is not read.
+"""Counts the unconfirmed requests of one client, so that reading from the client stops above a limit.
 
-Once there is too much, reading stays off until no more than half of the maximum is left, so that it is not switched
-on and off with each commit. Has nothing to do with sockets.
+Reading resumes at half of the limit, so that it is not switched on and off with each commit.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ class InFlight:
         self.count = 0
         self.bytes = 0
         self.is_over_limit = False
-        """Whether so much is unconfirmed that the client must not be read."""
+        """Whether the client must not be read."""
 
     def add(self, count: int, size: int) -> None:
-        """Count what was handed to the engine."""
+        """Count requests that were passed to the engine."""
         self.count += count
         self.bytes += size
         if self.count > self._count_max or self.bytes > self._bytes_max:
             self.is_over_limit = True
 
     def remove(self, count: int, size: int) -> bool:
-        """Count what the engine called back for; return True if the client may be read again because of it."""
+        """Count requests that the engine has confirmed or refused; return whether reading may resume now."""
         self.count -= count
         self.bytes -= size
         if self.is_over_limit and self.count * 2 <= self._count_max and self.bytes * 2 <= self._bytes_max:

@@ -1,8 +1,8 @@
 """Closes a connection so that the client receives all of the output.
 
-When a socket is closed while it has unread input, the kernel sends a reset, which destroys what the client has not read
-yet. So only our half is closed. Late input is read and dropped until the client closes its own half, for a
-bounded time and number of bytes.
+When a socket is closed while it has unread input, the kernel sends a reset, which destroys output that the client has
+not read yet. So only our half is closed, and late input is read and dropped until the client closes its own half, for a
+limited time and number of bytes.
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ class Linger:
         seconds: float,
         bytes_max: int = sys.maxsize,
     ) -> None:
-        """Close our half. The connection is aborted after `seconds`, or when more than `bytes_max` bytes have come.
+        """Close our half. Abort the connection after `seconds`, or when more than `bytes_max` bytes have arrived.
 
         The caller continues reading, and reports what it drops to `dropped`.
         """
         self._transport = transport
         self._bytes_left = bytes_max
         self._timer = loop.call_later(seconds, transport.abort)
-        with suppress(OSError):  # the client has closed both halves, and we are about to hear of it
+        with suppress(OSError):  # the client has closed both halves, which asyncio reports next
             transport.write_eof()
 
     def dropped(self, size: int) -> None:
-        """Count input that was read and dropped."""
         self._bytes_left -= size
         if self._bytes_left < 0:
             self._transport.abort()
 
     def close(self) -> None:
-        """Cancel the deadline: the connection is closed."""
+        """Cancel the deadline, because the connection is closed."""
         self._timer.cancel()

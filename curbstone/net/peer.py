@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Any, NamedTuple
 
 _KINDS = {"DNS": "DNS", "URI": "URI", "email": "EMAIL"}
-"""The kinds of alternative names that identify a certificate's holder: Python's name of each, and ours."""
+"""The kinds of alternative names that identify a certificate's holder, with their names in the users file."""
 _SHORT = {
     **{"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"},
     **{"stateOrProvinceName": "ST", "localityName": "L", "streetAddress": "STREET", "domainComponent": "DC"},
@@ -24,18 +24,18 @@ class Certificate(NamedTuple):
     names: tuple[str, ...]
     """The alternative names, each with its kind: `URI:spiffe://example/orders`, `DNS:…`, `EMAIL:…`."""
     subject: str
-    """The subject as RFC 4514 writes it, the most specific part first: `CN=orders,O=Example`."""
+    """The subject in the form of RFC 4514, the most specific part first: `CN=orders,O=Example`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The client of a connection. If it comes through a trusted proxy, this is the proxy's client, not the proxy."""
+    """The client of a connection. Behind a trusted proxy, this is the proxy's client."""
 
     host: str
     """The address; IPv4 is never in its IPv6-mapped form. "?" if there is none."""
     port: int
     tls: bool = False
-    """Whether it speaks TLS, to us or to a trusted proxy."""
+    """Whether the client uses TLS, to this server or to a trusted proxy."""
     certificate: Certificate | None = None
 
     @property
@@ -51,7 +51,7 @@ NOBODY = Peer("?", 0)
 
 
 class Networks:
-    """A set of networks, each written like `10.0.0.0/8` or as a single address."""
+    """A set of networks, such as `10.0.0.0/8`, and single addresses."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         """Raise ValueError for a text that is neither a network nor an address."""
@@ -60,7 +60,8 @@ class Networks:
             try:
                 self._networks.append(ip_network(text))
             except ValueError as error:
-                raise ValueError(f"bad network {text!r}: an address, or a network as in 10.0.0.0/8 ({error})") from None
+                expected = "expected an address, or a network such as 10.0.0.0/8"
+                raise ValueError(f"bad network {text!r}: {expected} ({error})") from None
 
     def __bool__(self) -> bool:
         return bool(self._networks)
@@ -83,22 +84,20 @@ def address_of(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def plain_host(host: str) -> str:
-    """Return an address with `::ffff:10.0.0.1` turned into `10.0.0.1`. A socket for both IPs shows IPv4 peers in the
-    first form.
-    """
+    """Return `10.0.0.1` for `::ffff:10.0.0.1`, the form in which dual-stack sockets report IPv4 peers."""
     address = address_of(host) if host.startswith("::") else None
     return str(address) if isinstance(address, IPv4Address) else host
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether this is an address of the machine itself."""
+    """Return whether this is a loopback address."""
     address = address_of(host)
     return address is not None and address.is_loopback
 
 
 @lru_cache(maxsize=1024)
 def network_of(host: str, bits_of_4: int, bits_of_6: int) -> str:
-    """Return the network of an address, with so many bits for IPv4 and IPv6; `host` itself if it is not an address."""
+    """Return the network of an address, with these prefix lengths for IPv4 and IPv6; `host` if it is no address."""
     address = address_of(host)
     if address is None:
         return host
@@ -106,12 +105,12 @@ def network_of(host: str, bits_of_4: int, bits_of_6: int) -> str:
 
 
 def source_of(host: str) -> str:
-    """Return the text that a client's repeated failures are counted by; see `Peer.source`."""
+    """Return the key that the connections and failures of a client are counted by; see `Peer.source`."""
     return network_of(host, 32, 64).removesuffix("/32")
 
 
 def certificate_of(fields: Mapping[str, Any]) -> Certificate:
-    """Return the names in the fields that `ssl.SSLObject.getpeercert` returned."""
+    """Return the names in a result of `ssl.SSLObject.getpeercert`."""
     names = [f"{_KINDS[kind]}:{value}" for kind, value in fields.get("subjectAltName", ()) if kind in _KINDS]
     parts = [
         "+".join(f"{_SHORT.get(kind, kind)}={_escaped(value)}" for kind, value in part) for part in fields["subject"]

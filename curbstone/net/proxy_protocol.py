@@ -1,4 +1,4 @@
-"""The PROXY protocol, versions 1 and 2: a header with which a proxy says for whom it connects. Pure.
+"""The PROXY protocol, versions 1 and 2: a header in which a proxy sends the address of its client. Pure.
 
 https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt
 """
@@ -20,7 +20,7 @@ _LOCAL, _PROXY = 0x20, 0x21
 _IPV4, _IPV6 = 0x11, 0x21
 _ADDRESS_BYTES = {_IPV4: 4, _IPV6: 16}
 _NAMELESS = (0x00, 0x31, 0x32)
-"""Address families that name no internet address: "unspecified", and Unix sockets on the proxy's own machine."""
+"""Address families without an internet address: "unspecified", and Unix sockets on the proxy's machine."""
 _TLS_FIELD = 0x20
 _CLIENT_TLS = 0x01
 
@@ -30,13 +30,11 @@ class BadHeader(ValueError):
 
 
 class Header(NamedTuple):
-    """The content of a PROXY header."""
-
     host: str
-    """The address of the proxy's client. "" if the proxy connects for itself, for example for a health check."""
+    """The address of the proxy's client; "" if the proxy connects for itself, for example for a health check."""
     port: int
     tls: bool
-    """Whether the client speaks TLS to the proxy."""
+    """Whether the client uses TLS to the proxy."""
     size: int
     """The length of the header in bytes."""
 
@@ -61,7 +59,7 @@ def _line(data: bytes) -> Header | None:
         return Header("", 0, False, end + 2)
     version = {"TCP4": 4, "TCP6": 6}.get(words[1])
     if version is None or len(words) != 6:
-        raise BadHeader("the PROXY line must be: TCP4 or TCP6, two addresses, two ports")
+        raise BadHeader("bad PROXY line: expected TCP4 or TCP6, two addresses, two ports")
     try:
         host = ip_address(words[2])
     except ValueError:
@@ -88,7 +86,7 @@ def _binary(data: bytes) -> Header | None:
     width = _ADDRESS_BYTES.get(family)
     if width is None:
         if family not in _NAMELESS:
-            raise BadHeader("the PROXY header is not about TCP")
+            raise BadHeader("the PROXY header is not for TCP")
         return Header("", 0, False, size)
     fields_at = _HEAD.size + 2 * width + 4
     if fields_at > size:
@@ -99,7 +97,7 @@ def _binary(data: bytes) -> Header | None:
 
 
 def _is_tls(fields: bytes) -> bool:
-    """Return whether one of the fields after the addresses says that the client speaks TLS."""
+    """Return whether the fields after the addresses say that the client uses TLS."""
     while len(fields) >= 3:
         kind, length = fields[0], int.from_bytes(fields[1:3], "big")
         value, fields = fields[3 : 3 + length], fields[3 + length :]

@@ -1,8 +1,8 @@
-"""Log lines that clients can cause at will: the first of a kind is written, and those like it are counted.
+"""Rate-limits log lines that clients can cause at will: the first is written, and repeats are counted.
 
-A client can open thousands of bad connections in a second, and the log must not grow by that much. So a line that is
-repeated for the same source within `INTERVAL_MS` is only counted, and the count is logged once that time is over. A
-source has a bounded number of different lines in that time, and so have all sources together; all others count as one.
+A client can open thousands of bad connections per second, and must not fill the log. So a line that is repeated for the
+same source within `INTERVAL_MS` is only counted, and the count is logged after that time. The number of distinct lines
+in that time is limited, for each source and in all; lines beyond the limit share one count.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from typing import Protocol
 
 INTERVAL_MS = 10_000
 KINDS_MAX = 20
-"""How many different lines a source may cause in that time."""
+"""The most distinct lines of a source in that time."""
 ENTRIES_MAX = 200
-"""How many different lines all sources together may cause in that time."""
-OTHERS = "others: too many different lines to write each"
+"""The most distinct lines of all sources in that time."""
+OTHERS = "other lines, too many to write each"
 
 
 class Timer(Protocol):
-    """A pending call."""
-
     def cancel(self) -> object:
-        """Cancel the call."""
+        """Cancel the pending call."""
 
 
 CallLater = Callable[[int, Callable[[], None]], Timer]
@@ -33,7 +31,7 @@ CallLater = Callable[[int, Callable[[], None]], Timer]
 
 
 class Entry:
-    """A line that came in the last `INTERVAL_MS`."""
+    """A line that occurred in the last `INTERVAL_MS`."""
 
     def __init__(self, source: str, text: str) -> None:
         self.source = source
@@ -41,20 +39,20 @@ class Entry:
         self.count = 0
         """How often it has occurred."""
         self.name = ""
-        """What the caller calls it."""
+        """Set by the caller."""
         self.timer: Timer | None = None
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the first, and so has to be written."""
+        """Whether the line has to be written."""
         return self.count == 1
 
 
 class Repeats:
-    """The lines of the last `INTERVAL_MS`; see the module's docstring."""
+    """The lines of the last `INTERVAL_MS`."""
 
     def __init__(self, call_later: CallLater, report: Callable[[Entry, int], None]) -> None:
-        """`report(entry, more)` is called when the time of a line is over that came `more` times after the first."""
+        """`report(entry, more)` is called at the end of the interval of a line that was repeated `more` times."""
         self._call_later = call_later
         self._report = report
         self._entries: dict[tuple[str, str], Entry] = {}
@@ -79,7 +77,7 @@ class Repeats:
         return entry
 
     def close(self) -> None:
-        """Log what was counted so far."""
+        """Report all counts now."""
         for key in list(self._entries):
             self._end(key, key[0])
 
@@ -95,19 +93,19 @@ class Repeats:
 
 
 class BriefLog:
-    """Writes why connections ended, each reason once for each source while it repeats."""
+    """Logs why connections ended, without repeats."""
 
     def __init__(self, call_later: CallLater, log: logging.Logger) -> None:
         self._log = log
         self._repeats = Repeats(call_later, self._log_repeats)
 
     def info(self, peer: object, source: str, text: str) -> None:
-        """Write or count a line about a peer. `source` is what its repeats are counted by."""
+        """Log or count a line about a peer. Repeats are counted by `source`."""
         if self._repeats.note(source, text).is_first:
             self._log.info("%s: %s", peer, text, extra={"peer": str(peer)})
 
     def close(self) -> None:
-        """Log what was counted so far."""
+        """Log all counts now."""
         self._repeats.close()
 
     def _log_repeats(self, entry: Entry, more: int) -> None:

@@ -1,10 +1,8 @@
-"""TCP connections for protocols whose sessions own no socket: bytes in, bytes out.
+"""TCP servers and connections for protocols whose sessions do no I/O: bytes in, bytes out.
 
-A connection hands the input of its stream (`stream`) to its session, and sends the output of a turn in one write. It
-passes on two kinds of pressure. If the socket is full, deliveries to its consumers pause. If too much of the client's
-input is on its way to the disk, or too much output waits for the client, the client is not read. This module knows no
-protocol and no queues, and does not know whether its output is encrypted: `acceptor` is responsible for how clients
-come in.
+A connection passes its input to its session, and sends the output of a turn in one write. If the socket is full,
+deliveries pause. If too much of the client's input is being processed, or too much output waits for the client, the
+client is not read. `acceptor` accepts the connections.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ from curbstone.net.stream import TurnStream
 
 
 class Session(Protocol):
-    """What a connection needs of its session. The session calls `Connection.changed` when it has output or has ended.
+    """The session of a connection. It calls `Connection.changed` when it has output or has ended.
 
-    It says each time by how many bytes its output has grown. `take_output` may be called before that call returns.
+    `take_output` may be called before that call returns.
     """
 
     @property
     def ending(self) -> bool:
-        """Whether the session takes no more input. Its last output may still wait for the disk."""
+        """Whether the session accepts no more input. Its last output may still wait for the disk."""
 
     @property
     def closing(self) -> bool:
@@ -47,26 +45,26 @@ class Session(Protocol):
 
     @property
     def unfinished_bytes(self) -> int:
-        """How many bytes of input it holds after the last read that are not complete, or can't take effect yet."""
+        """The size of the input that it holds after the last read, because it is incomplete or must wait."""
 
     @property
     def is_another(self) -> bool:
-        """Whether the last read completed a message, so that the unfinished one is a new one."""
+        """Whether the last read completed a message, so that the incomplete one is new."""
 
     def take_output(self) -> list[bytes]:
-        """Return the output, in order, and forget it."""
+        """Return and remove the output, in order."""
 
     def hold(self) -> None:
-        """Pause deliveries: the socket is full."""
+        """Pause deliveries."""
 
     def resume(self) -> None:
-        """Resume deliveries after `hold`."""
+        """Resume deliveries."""
 
     def end_input(self) -> None:
-        """The client sends no more; it may still wait for its last answers."""
+        """Handle the end of input; the client may still wait for its last replies."""
 
     def lose(self) -> None:
-        """The connection is lost."""
+        """Handle the loss of the connection."""
 
 
 S = TypeVar("S", bound=Session)
@@ -76,7 +74,7 @@ class TcpServer(ABC):
     """Accepts the clients of one protocol, keeps track of them, and lets them finish when it stops."""
 
     def __init__(self, turns: Turns, acceptor: Acceptor | None = None) -> None:
-        """`turns` and `acceptor` are shared by the whole process."""
+        """All servers of the process share `turns` and `acceptor`."""
         self.turns = turns
         self.acceptor = acceptor or Acceptor()
         self._listeners: list[Listener] = []
@@ -89,41 +87,39 @@ class TcpServer(ABC):
 
     @abstractmethod
     def refusal(self, text: str) -> bytes:
-        """Return, encoded for the protocol, the answer to a refused client with this reason."""
+        """Return the reply to a refused client with this reason, encoded for the protocol."""
 
     def connections(self) -> Mapping[str, int]:
-        """Return the number of connections, under the key "": all are of this server's protocol."""
+        """Return the number of connections, with the key ""."""
         return {"": len(self.clients)}
 
     async def start(self, address: tuple[str, int] | Address) -> tuple[str, int]:
-        """Listen on one more address; return the host and port bound. Raise OSError if that is impossible."""
+        """Listen on one more address; return the host and port bound. Raise OSError if that fails."""
         listener = await self.acceptor.listen(address, self.connection, self.refusal)
         self._listeners.append(listener)
         return listener.bound
 
     async def stop(self) -> None:
-        """Stop accepting, shut the clients down, wait for the commits under way, and close."""
+        """Stop accepting, shut the clients down after their commits in progress, and close."""
         self._stopping = True
         for listener in self._listeners:
             listener.close()
         await self.clients.shut_down(STOP_S)
 
     def add_client(self, client: Connection[Any]) -> None:
-        """Add a client that has connected."""
         self.clients.add(client)
         if self._stopping:
             client.shutdown()
 
     def remove_client(self, client: Connection[Any]) -> None:
-        """Remove a client that has left."""
         self.clients.discard(client)
 
 
 class Connection(TurnStream, asyncio.Protocol, Generic[S]):
-    """One connection. Each protocol has a subclass that makes the session, feeds it, and shuts it down."""
+    """One connection. Each protocol has a subclass that creates the session, feeds it, and shuts it down."""
 
     def __init__(self, server: TcpServer, peer: Peer, slot: Slot, output_bytes_max: int) -> None:
-        """`output_bytes_max`: unsent output beyond which the client is not read."""
+        """`output_bytes_max`: unsent output above which the client is not read."""
         self._loop = asyncio.get_running_loop()
         super().__init__(self._loop, server.turns, slot.account)
         self.peer = peer
@@ -134,11 +130,11 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         self.session: S
         self._linger: Linger | None = None
         self._socket_fd: int | None = None
-        """The descriptor of the socket; -1 if its output is not sent as it is, None until it is first needed."""
+        """The descriptor of the socket; -1 if it must not be written to directly, None until it is first needed."""
         self._is_parting = False
         self._eof = False
 
-    # --- what a protocol adds
+    # --- implemented by protocols
 
     @abstractmethod
     def open(self) -> S:
@@ -146,23 +142,22 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
 
     @abstractmethod
     def receive(self, data: bytes) -> None:
-        """Hand input to the session."""
+        """Pass input to the session."""
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Shut the session down: the server stops."""
+        """Shut the session down, because the server is stopping."""
 
     @abstractmethod
     def refuse_client(self, reason: str) -> None:
-        """End the connection, with the reason if the protocol has a way to send it."""
+        """Close the connection, and send the reason if the protocol can."""
 
     def ended(self) -> None:
-        """The last output was sent, or the socket was closed. May be called twice."""
+        """Called when the last output was sent or the socket was closed, possibly twice."""
 
-    # --- what asyncio calls
+    # --- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start the session."""
         # A cast, because uvloop's transports have the methods of asyncio's type but do not inherit from it.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
@@ -171,7 +166,6 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         self._account.set_holder(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take input from the socket, and stop reading if there is too much of it."""
         session = self.session
         if session.ending:
             return
@@ -180,7 +174,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
             self._adjust_flow()
 
     def eof_received(self) -> bool:
-        """The client sends no more. It may have closed only its half, and wait for its last answers."""
+        """Keep the connection open for the last replies, because the client may have closed only its half."""
         self._eof = True
         if self._is_parting:
             return False
@@ -188,7 +182,6 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed: release everything that belongs to it."""
         if self._linger is not None:
             self._linger.close()
         self._intake.close()
@@ -197,17 +190,15 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         self.slot.leave()
         self._tcp_server.remove_client(self)
 
-    # --- what its stream asks, see `net.stream`
+    # --- called by `net.stream` and the budget
 
     def take(self, data: bytes) -> None:
-        """Hand input to the session, unless the session is ending."""
         session = self.session
         if not session.ending:
             self.receive(data)
             self._account.hold_input(session.unfinished_bytes, session.is_another)
 
     def evict(self) -> None:
-        """See `budget.Holder`."""
         self.refuse_client(REFUSED)
 
     def _hold(self) -> None:
@@ -240,7 +231,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
             self._adjust_flow()
 
     def send_at_once(self, data: bytes) -> bool:
-        """Send output now, past the transport; return False, and send nothing, if the transport has to do it.
+        """Write output to the socket directly; return False, and send nothing, if the transport has to send it.
 
         That is so if earlier output waits, the socket is full or failed, or the output is encrypted.
         """
@@ -253,7 +244,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
             return False
         try:
             sent = os.write(self._socket_fd, data)
-        except OSError:  # if it is not just full, the transport will find that out
+        except OSError:  # the socket is full, or the transport will meet the error, too
             return False
         if sent < len(data):
             transport.write(data[sent:])
@@ -266,7 +257,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         return cast(int, socket.fileno())
 
     def _close_after_output(self) -> None:
-        """Close so that the client receives the last of the output."""
+        """Close the connection so that the client receives all of the output."""
         if self._is_parting or self._transport.is_closing():
             return
         self._is_parting = True

@@ -1,9 +1,9 @@
-"""TLS on one connection: to its socket it is a protocol, and to the protocol spoken over TLS it is a transport.
+"""TLS for one connection: a protocol towards its socket, and a transport towards the protocol over TLS.
 
-The event loop's own TLS would nearly do. This one adds four things. Each connection is given its context when it comes,
-so certificates can change while the server runs. It can close only our half, so that the last answer arrives as it does
-over plain TCP. The connection is known and counted, and has its deadline, from its first byte. And since a handshake
-costs as much as hundreds of messages, only one step of one handshake is done in each turn of the loop.
+Compared to the event loop's own TLS it adds four things. Each connection gets the current context, so certificates can
+change while the server runs. It can close only our half, so that the last reply arrives as it does over plain TCP. The
+connection is counted and has a deadline from its first byte. And because a handshake costs as much as hundreds of
+messages, each turn of the event loop does only one step of one handshake.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from curbstone.net.peer import Certificate, certificate_of
 READ_BYTES = 256 * 1024
 
 HandshakeDone = Callable[["TlsConnection", Certificate | None], asyncio.Protocol]
-"""Called after the handshake with the client's certificate, if it showed one; returns the protocol of the connection.
-"""
+"""Called after the handshake with the client's certificate, if there is one; returns the protocol of the connection."""
 HandshakeFailed = Callable[[str], None]
 """Called with the reason if the handshake fails; the connection is closed."""
 
 
 class Handshakes:
-    """The handshakes under way in the process. One step of one of them is done in each turn of the loop."""
+    """The handshakes in progress. Each turn of the event loop does one step of one of them."""
 
     def __init__(self) -> None:
         self._queue: deque[TlsConnection] = deque()
@@ -52,7 +51,7 @@ class Handshakes:
 
 
 class TlsConnection(asyncio.Transport, asyncio.Protocol):
-    """A TLS connection, as both transport and protocol; see the module's docstring."""
+    """A TLS connection, as both transport and protocol."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         self._socket: asyncio.Transport
         self._protocol: asyncio.Protocol | None = None
         self._is_write_closed = False
-        """Whether our half is closed; input that still arrives is dropped."""
+        """Whether our half is closed; later input is dropped."""
         self._is_read_closed = False
         """Whether the client has closed its half."""
         self._is_half_open_allowed = False
@@ -80,11 +79,9 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
     # --- towards the socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         self._socket = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Decrypt input and hand it to the protocol, or continue with the handshake."""
         if self._is_write_closed:
             return
         self._incoming.write(data)
@@ -95,23 +92,19 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
             self._handshakes.enqueue(self)
 
     def eof_received(self) -> bool | None:
-        """The client closed its half of the socket."""
         if self._protocol is not None and not self._is_read_closed:
             self._end(self._protocol)
         return self._is_half_open_allowed
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         if self._protocol is not None:
             self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         if self._protocol is not None:
             self._protocol.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         if self._protocol is not None:
             self._protocol.connection_lost(exc)
         else:
@@ -169,7 +162,6 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
     # --- towards the protocol
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """See `asyncio.WriteTransport`."""
         size = len(data)
         if not size or self._is_write_closed or self._socket.is_closing():
             return
@@ -183,50 +175,41 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         self._send()
 
     def write_eof(self) -> None:
-        """See `asyncio.WriteTransport`. After this, input is dropped."""
+        """Close our half. Later input is dropped."""
         self._send_close_notify()
         if not self._socket.is_closing():
             self._socket.write_eof()
 
     def can_write_eof(self) -> bool:
-        """See `asyncio.WriteTransport`."""
         return True
 
     def close(self) -> None:
-        """See `asyncio.BaseTransport`. Does not wait for the client's own close_notify."""
+        """Close the connection without waiting for the client's own close_notify."""
         self._send_close_notify()
         self._socket.close()
 
     def abort(self) -> None:
-        """See `asyncio.WriteTransport`."""
         self._socket.abort()
 
     def is_closing(self) -> bool:
-        """See `asyncio.BaseTransport`."""
         return self._socket.is_closing()
 
     def pause_reading(self) -> None:
-        """See `asyncio.ReadTransport`."""
         self._socket.pause_reading()
 
     def resume_reading(self) -> None:
-        """See `asyncio.ReadTransport`."""
         self._socket.resume_reading()
 
     def is_reading(self) -> bool:
-        """See `asyncio.ReadTransport`."""
         return self._socket.is_reading()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """See `asyncio.WriteTransport`."""
         self._socket.set_write_buffer_limits(high=high, low=low)
 
     def get_write_buffer_size(self) -> int:
-        """See `asyncio.WriteTransport`."""
         return self._socket.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """See `asyncio.BaseTransport`."""
         if name == "ssl_object":
             return self._tls
         if name == "sslcontext":
@@ -234,20 +217,18 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         return self._socket.get_extra_info(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """See `asyncio.BaseTransport`."""
         self._protocol = cast(asyncio.Protocol, protocol)
 
     def get_protocol(self) -> asyncio.Protocol:
-        """See `asyncio.BaseTransport`."""
         assert self._protocol is not None
         return self._protocol
 
     def _send_close_notify(self) -> None:
-        """Send close_notify, by which the client knows that nothing was cut off on the way."""
+        """Send close_notify, which shows the client that nothing was truncated."""
         if self._is_write_closed or self._socket.is_closing():
             return
         self._is_write_closed = True
-        with suppress(ssl.SSLError):  # raised if the client's close_notify has not come yet, or other data has
+        with suppress(ssl.SSLError):  # raised if the client's close_notify has not arrived yet, or other data has
             self._tls.unwrap()
         self._send()
 
@@ -257,4 +238,4 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
 
 
 def _ignore_reason(_reason: str) -> None:
-    """Do nothing: the failure was reported before."""
+    """Do nothing, because the failure was reported before."""

@@ -1,4 +1,4 @@
-"""A WebSocket as a session sees it: what a protocol spoken over WebSocket needs from the owner of the socket."""
+"""The interface of a WebSocket for the sessions of protocols over it."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ _REASON_BYTES_MAX = 120
 
 
 class WebSocketPort(Protocol):
-    """The output side of a WebSocket. Output of one turn of the loop leaves in one write, unless it is very much."""
+    """The output side of a WebSocket. The output of a turn is sent in one write, unless it is very large."""
 
     def send(self, frames: bytes) -> None:
-        """Send encoded frames. After `close`, does nothing."""
+        """Send encoded frames. After `close`, do nothing."""
 
     def close(self, code: int, reason: str = "") -> None:
         """Close after everything that was sent. Calls the session's `closed` before it returns."""
 
     def at_flush(self, fn: Callable[[], None], more_bytes: int = 0) -> None:
-        """Call `fn` before the output leaves: at the end of this turn, or at once. Each call must pass the same `fn`.
+        """Call `fn` before the output is sent: at the end of this turn, or at once. Each call must pass the same `fn`.
 
         `more_bytes`: by how many bytes the output that `fn` will send has grown; see `Stream.changed`.
         """
 
     def limit_unsent(self, bytes_max: int) -> None:
-        """Do not read while the socket is full and more than `bytes_max` bytes of output wait in it."""
+        """Do not read while the socket is full and more than `bytes_max` bytes of output are unsent."""
 
     def keeps(self, size: int) -> None:
-        """Note that the session holds `size` bytes of complete messages that are only a part of something."""
+        """Set the size of the complete messages that the session holds because they are parts of a larger unit."""
 
     def hold(self) -> None:
-        """Stop reading until `resume`, so that the peer can't send more."""
+        """Stop reading."""
 
     def resume(self) -> None:
-        """Continue reading."""
+        """Resume reading."""
 
 
 def reason_text(text: str) -> str:

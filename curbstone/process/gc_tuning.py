@@ -7,10 +7,10 @@ number of objects under way.
 
 Python starts a full collection whenever enough was allocated, and a full collection examines every object. Under a load
 that makes and drops connections and subscriptions, this happened twice a second and took 40 to 95 ms each time. So full
-collections run by the clock here: every `CHECK_EVERY_MS`, if there have been enough collections of young objects.
-Between two looks Python itself starts a full one only after `FULL_AFTER` collections of the middle generation, which
-bounds the memory that dead cycles can take. Connections leave no cycles (`tests/serve/test_gone_connections.py`), so
-mostly there is nothing to find; the pauses between full collections then become longer and longer.
+collections run by a timer here: every `CHECK_EVERY_MS`, if there have been enough collections of young objects.
+Between two checks Python itself starts a full one only after `FULL_AFTER` collections of the middle generation, which
+limits the memory that dead cycles can take. Connections leave no cycles (`tests/serve/test_gone_connections.py`), so
+usually there is nothing to find; the pauses between full collections then become longer and longer.
 
 Objects that live long are frozen, so that they are not examined at all. They are thawed and examined once whenever the
 number of queues has doubled or halved. Dead cycles among them are kept until then, at most.
@@ -33,34 +33,35 @@ YOUNG_BEFORE_MIDDLE = 2
 """After more young collections than this, one of the middle generation starts, of at most 90,000 objects."""
 CHECK_EVERY_MS = 10_000
 MIDDLE_MIN = 1
-"""If there were fewer collections of the middle generation, a full one would find little and is left out."""
+"""With fewer collections of the middle generation, a full one would find little and is skipped."""
 FULL_AFTER = 15
 """After more collections of the middle generation than this, Python starts a full one itself.
 
-By then more than a million more objects were made than dropped.
+By then a million more objects were made than dropped.
 """
 FOUND_MIN = 1_000
 """A full collection that finds fewer dead objects was not worth its pause."""
-LOOKS_MAX = 30
-"""If full collections find nothing, at least one look in so many still collects."""
+CHECKS_MAX = 30
+"""If full collections find nothing, at least one check in so many still collects."""
 QUEUES_MIN = 100
-"""With fewer queues, thawing is not worth the trouble, because examining everything takes little time."""
+"""With fewer queues objects are not thawed, because examining them all takes little time."""
 
 
 class Collections:
-    """Runs the collections of a server. `queues` returns how many queues it has."""
+    """Runs the garbage collections of a server."""
 
     def __init__(self, host: Host, queues: Callable[[], int]) -> None:
+        """`queues` returns the number of queues."""
         self._host = host
         self._queues = queues
         self._frozen = 0
-        """How many queues there were when the objects were last frozen."""
+        """The number of queues when the objects were last frozen."""
         self._checks = 1
-        """One look in so many collects."""
+        """One check in so many collects."""
         self._checked = 0
 
     def start(self) -> None:
-        """Freeze the objects there are, and begin to look by the clock."""
+        """Freeze the existing objects, and start the timer."""
         gc.set_threshold(YOUNG, YOUNG_BEFORE_MIDDLE, FULL_AFTER)
         self._freeze()
         self._host.call_later(CHECK_EVERY_MS, self._check)
@@ -83,13 +84,13 @@ class Collections:
 
     def _collect(self) -> None:
         self._checked = 0
-        self._checks = min(2 * self._checks, LOOKS_MAX) if gc.collect() < FOUND_MIN else 1
+        self._checks = min(2 * self._checks, CHECKS_MAX) if gc.collect() < FOUND_MIN else 1
         self._host.submit(trim_memory, lambda result, error: None)
 
 
 @contextmanager
 def collection_disabled() -> Iterator[None]:
-    """Turn collections off while queues are recovered, because all objects made then stay and need not be examined."""
+    """Turn collections off, for a recovery: the objects made then stay, and need not be examined."""
     is_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -100,6 +101,6 @@ def collection_disabled() -> Iterator[None]:
 
 
 def trim_memory() -> None:
-    """Give freed memory back to the system, if the C library can. This takes some ms: not for the event loop."""
+    """Give freed memory back to the system, if the C library can. Blocks for some ms."""
     with suppress(AttributeError, OSError):  # a C library other than glibc
         ctypes.CDLL(None).malloc_trim(0)

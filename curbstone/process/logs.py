@@ -21,11 +21,11 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 ALWAYS = ("time", "level", "logger", "message")
 MAYBE = ("queue", "peer", "listener", "address", "matter")
-"""Members that only some records have. A record sets one by an `extra` of that name."""
+"""Members of some records, set by an `extra` of that name."""
 
 
 def ready_line(bound: Sequence[tuple[str, object]], form: LogFormat) -> str:
-    """Return the line for stdout that says at which addresses which listeners are open."""
+    """Return the line for stdout with the addresses of the open listeners."""
     if form == "text":
         return " ".join(["curbstone ready", *(f"{name}={address}" for name, address in bound)])
     listeners: dict[str, list[str]] = {}
@@ -46,7 +46,6 @@ class TextFormatter(logging.Formatter):
         super().__init__(TEXT)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         return _CONTROL.sub(lambda found: repr(found[0])[1:-1], super().formatMessage(record))
 
 
@@ -54,7 +53,6 @@ class JsonFormatter(logging.Formatter):
     """Writes one line of JSON per record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line of JSON, whatever the record contains."""
         members: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -81,7 +79,7 @@ def _printable(value: object) -> object:
 
 
 def begin(level: str, form: LogFormat, stream: TextIO | None = None) -> None:
-    """Begin to log to stderr, Python's own warnings included."""
+    """Log to stderr, including Python's own warnings."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)

@@ -1,8 +1,8 @@
-"""File descriptors: how many the process may have, and how they are shared out.
+"""File descriptors: how many the process may have, and how they are allocated.
 
-Each connection takes one, and so does each segment that is being written to. A file is closed when it is idle, so a few
-descriptors are enough for any number of queues; a connection can't do that. So connections get all the descriptors that
-files, threads and listeners do not need.
+Each connection takes one, and so does each segment that is being written to. Idle files are closed, so a few
+descriptors are enough for any number of queues. Connections get all descriptors that files, threads and listeners do
+not need.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ except ImportError:  # Windows has no such module
     resource = None  # type: ignore[assignment]
 
 OWN = 64
-"""Descriptors for listeners, the event loop, logs, and files that the disk threads open for a moment."""
+"""Descriptors for listeners, the event loop, logs, and files that disk threads open briefly."""
 FILES_MIN = 8
 CONNECTIONS_MIN = 8
 FILES_MAX = 4096
@@ -26,14 +26,14 @@ UNLIMITED = 1 << 20
 
 
 class Shares(NamedTuple):
-    """How many descriptors each may have."""
+    """The allocation of descriptors."""
 
     connections: int
     files: int
 
 
 def limit() -> int:
-    """Return how many descriptors the process may have at present."""
+    """Return the current limit of the process."""
     if resource is None:
         return UNLIMITED
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -49,12 +49,12 @@ def raise_limit() -> int:
     most = limit()
     least = OWN + FILES_MIN + CONNECTIONS_MIN
     if most < least:
-        raise Unavailable(f"the limit of open files is {most} (ulimit -n); at least {least} are needed")
+        raise Unavailable(f"the limit of open files is {most}; raise it to at least {least} (ulimit -n)")
     return most
 
 
 def shares(most: int) -> Shares:
-    """Return how many of `most` descriptors connections may have, and how many files."""
+    """Allocate `most` descriptors."""
     left = most - OWN
     files = max(FILES_MIN, min(left // 4, FILES_MAX))
     return Shares(max(left - files, 0), files)

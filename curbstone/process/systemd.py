@@ -1,4 +1,4 @@
-"""Notifies systemd of the state of the server, if systemd started it with `Type=notify`; see sd_notify(3)."""
+"""Notifies systemd of the state of a server with `Type=notify`; see sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READY, STOPPING, ALIVE = "READY=1", "STOPPING=1", "WATCHDOG=1"
 
 
 def notify(state: str) -> None:
-    """Send a state to the socket that NOTIFY_SOCKET names, if it is set."""
+    """Send a state to the socket in NOTIFY_SOCKET, if it is set."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
@@ -27,7 +27,7 @@ def notify(state: str) -> None:
 
 
 def keep_alive(host: Host) -> None:
-    """Say that the event loop runs, twice in each period of the unit's WatchdogSec, if it has one."""
+    """Notify the watchdog from the event loop, twice in each period of the unit's WatchdogSec, if it is set."""
     period_us = int(os.environ.get("WATCHDOG_USEC") or 0)
     if not period_us or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return

@@ -224,7 +224,7 @@ def test_a_limit_that_is_too_low_is_reported_in_one_line(tmp_path: Path) -> None
 
     with pytest.raises(NotReady) as raised:
         Strangled(tmp_path / "data")
-    assert "the limit of open files is 70 (ulimit -n); at least 80 are needed" in raised.value.log
+    assert "the limit of open files is 70; raise it to at least 80 (ulimit -n)" in raised.value.log
     assert "Traceback" not in raised.value.log
 
 
