@@ -125,7 +125,7 @@ def followers_of(
             patience_ms=None if patience_s is None else int(patience_s * 1000),
             syncs_always=settings.sync.kind == "always",
             is_alone=not place.state.believed,
-            note_alone=followers.note_alone,
+            record_alone=followers.record_alone,
             may_continue_alone=followers.may_continue_alone,
         )
         host.barrier = barrier

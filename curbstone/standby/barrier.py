@@ -23,11 +23,11 @@ from enum import Enum
 from curbstone.standby.frames import InSync, Kind
 from curbstone.standby.stream import Stream
 
-SILENT_MS = 3000
+ACK_TIMEOUT_MS = 3000
 """A standby that acknowledges nothing for so long counts as lost."""
 
 
-class Standing(Enum):
+class BarrierState(Enum):
     """The states; see the module's docstring."""
 
     ALONE = "alone"
@@ -48,17 +48,17 @@ class StandbyBarrier:
         patience_ms: int | None,
         syncs_always: bool,
         is_alone: bool = False,
-        note_alone: Callable[[bool], None] = lambda _is_alone: None,
+        record_alone: Callable[[bool], None] = lambda _is_alone: None,
         may_continue_alone: Callable[[], bool] = lambda: True,
     ) -> None:
         """`wake` is called when more is allowed.
 
         `syncs_always` is whether the server confirms nothing before it is on its own disk.
         After `patience_ms` of WAITING the server continues alone; with None it never does. `is_alone` is what
-        `note_alone` has noted last, durably. It blocks, and may raise OSError: then the state stays as it is.
+        `record_alone` has noted last, durably. It blocks, and may raise OSError: then the state stays as it is.
         `may_continue_alone` is asked before that, each time until it allows it.
         """
-        self.standing = Standing.ALONE if is_alone and patience_ms is not None else Standing.WAITING
+        self.state = BarrierState.ALONE if is_alone and patience_ms is not None else BarrierState.WAITING
         self.acknowledged = 0
         """Up to where the standby has everything."""
         self._stream = stream
@@ -66,13 +66,13 @@ class StandbyBarrier:
         self._wake_host = wake
         self._patience_ms = patience_ms
         self._in_sync = InSync.ON_DISK if syncs_always else InSync.IN_MEMORY
-        self.may_be_believed = not is_alone
+        self.may_be_in_sync = not is_alone
         """Whether a standby may believe that it lacks nothing. One that connects has to hear if it may not."""
-        self._note_alone = note_alone
+        self._record_alone = record_alone
         self._may_continue_alone = may_continue_alone
         self._mark = 0
         """In JOINING: where the stream was when the standby joined."""
-        self._heard_ms = self._since_ms = now_ms()
+        self._acknowledged_ms = self._since_ms = now_ms()
         self._lock = threading.RLock()
         stream.require()
 
@@ -85,44 +85,44 @@ class StandbyBarrier:
         return self._stream.need
 
     def allows(self, mark: int) -> bool:
-        return mark <= self.acknowledged or self.standing is Standing.ALONE
+        return mark <= self.acknowledged or self.state is BarrierState.ALONE
 
     @property
     def is_in_sync(self) -> bool:
         """Whether every confirm waits for a standby that has everything which was confirmed before."""
-        return self.standing is Standing.SYNC
+        return self.state is BarrierState.SYNC
 
     # --- the standby
 
-    def joined(self) -> None:
+    def standby_attached(self) -> None:
         """The standby is connected and complete."""
         with self._stream.lock, self._lock:
-            self._heard_ms = self._now_ms()
-            if self.standing in (Standing.ALONE, Standing.WAITING):
-                self.standing = Standing.JOINING
+            self._acknowledged_ms = self._now_ms()
+            if self.state in (BarrierState.ALONE, BarrierState.WAITING):
+                self.state = BarrierState.JOINING
                 self._mark = self._stream.end
 
-    def heard(self, durable: int) -> None:
+    def acknowledge(self, durable: int) -> None:
         """The standby has everything up to a position."""
         with self._lock:
-            self._heard_ms = self._now_ms()
+            self._acknowledged_ms = self._now_ms()
             self.acknowledged = max(self.acknowledged, durable)
-        if self.standing is Standing.JOINING:
+        if self.state is BarrierState.JOINING:
             with self._stream.lock, self._lock:
-                if self.standing is Standing.JOINING and durable >= self._mark:
-                    self._note_alone(False)
-                    self.standing = Standing.SYNC
-                    self.may_be_believed = True
+                if self.state is BarrierState.JOINING and durable >= self._mark:
+                    self._record_alone(False)
+                    self.state = BarrierState.SYNC
+                    self.may_be_in_sync = True
                     self._stream.add(Kind.STATE, a=self._patience_ms or 0, flag=self._in_sync, is_urgent=True)
         self._wake_host()
 
-    def lost(self) -> None:
+    def standby_lost(self) -> None:
         """The connection to the standby is lost."""
         with self._lock:
-            if self.standing is Standing.JOINING and not self.may_be_believed and self._patience_ms is not None:
-                self.standing = Standing.ALONE
-            elif self.standing in (Standing.JOINING, Standing.SYNC):
-                self.standing = Standing.WAITING
+            if self.state is BarrierState.JOINING and not self.may_be_in_sync and self._patience_ms is not None:
+                self.state = BarrierState.ALONE
+            elif self.state in (BarrierState.JOINING, BarrierState.SYNC):
+                self.state = BarrierState.WAITING
                 self._since_ms = self._now_ms()
         self._wake_host()
 
@@ -130,14 +130,14 @@ class StandbyBarrier:
         """Look at the clock. Return False if the standby is silent, so that its connection has to be closed."""
         with self._stream.lock, self._lock:
             now_ms = self._now_ms()
-            if self.standing in (Standing.JOINING, Standing.SYNC):
-                return now_ms - self._heard_ms <= SILENT_MS
+            if self.state in (BarrierState.JOINING, BarrierState.SYNC):
+                return now_ms - self._acknowledged_ms <= ACK_TIMEOUT_MS
             is_over = self._patience_ms is not None and now_ms - self._since_ms >= self._patience_ms
-            if self.standing is not Standing.WAITING or not is_over or not self._may_continue_alone():
+            if self.state is not BarrierState.WAITING or not is_over or not self._may_continue_alone():
                 return True
-            self._note_alone(True)
+            self._record_alone(True)
             self._stream.add(Kind.STATE, flag=InSync.NO, is_urgent=True)
-            self.may_be_believed = False
-            self.standing = Standing.ALONE
+            self.may_be_in_sync = False
+            self.state = BarrierState.ALONE
         self._wake_host()
         return True

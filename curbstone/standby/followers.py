@@ -230,7 +230,7 @@ class Followers:
             raise Conflict(f"this server, of term {state.term}, was replaced by one of term {hello.term}; it ends now")
         if self._barrier is None:
             return
-        if self._barrier.may_be_believed and state.believed not in ("", hello.copy):
+        if self._barrier.may_be_in_sync and state.believed not in ("", hello.copy):
             raise Conflict(
                 f"confirms wait for another copy, {state.believed[:8]}, and not for {hello.name}. If that one is gone,"
                 " start the server once with a --standby-patience that is not never"
@@ -268,7 +268,7 @@ class Followers:
         barrier = self._barrier if hello.server else None
         attached = Attached(
             *(stream.life, cursor.position, is_resumed, self._wall_ms()),
-            lacks=bool(hello.server) and not (barrier is not None and barrier.may_be_believed),
+            lacks=bool(hello.server) and not (barrier is not None and barrier.may_be_in_sync),
             waits=barrier is not None,
         )
         return Follower(self, hello, attached, cursor, copy)
@@ -283,17 +283,17 @@ class Followers:
             follower.acknowledged, follower.is_usable = ack.durable, ack.is_usable
             if barrier is None or not follower.is_standby or not ack.is_usable or follower.is_cut:
                 return False
-            is_believed = barrier.may_be_believed
+            is_believed = barrier.may_be_in_sync
             if self._confirms is None:
                 self._confirms = follower
-                barrier.joined()
+                barrier.standby_attached()
         try:
-            barrier.heard(ack.durable)
+            barrier.acknowledge(ack.durable)
         except OSError as error:
             logger.error("it can't be noted that %s is in sync: %s", follower.name, error)
         return is_believed
 
-    def note_alone(self, is_alone: bool) -> None:
+    def record_alone(self, is_alone: bool) -> None:
         """Note durably which copy may believe that it lacks nothing. Blocks; raise OSError."""
         confirms = self._confirms
         believed = "" if is_alone or confirms is None else confirms.copy
@@ -335,7 +335,7 @@ class Followers:
                 return
             self._confirms = None
         assert self._barrier is not None
-        self._barrier.lost()
+        self._barrier.standby_lost()
         logger.warning("the connection to %s, which confirms wait for, is lost", follower.name)
 
     # --- switchover
@@ -379,7 +379,7 @@ class Followers:
     @property
     def confirms(self) -> str:
         """See `Figures`."""
-        return "local" if self._barrier is None else self._barrier.standing.value
+        return "local" if self._barrier is None else self._barrier.state.value
 
     def figures(self) -> Figures:
         """Return what is known."""

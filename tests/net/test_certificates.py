@@ -50,7 +50,10 @@ def test_unusable_certificate_is_reported_with_file_and_reason(authority: Author
     assert refusal(tmp_path / "none.pem") == f"can't read {tmp_path / 'none.pem'}: No such file or directory"
     assert refusal(tmp_path) == f"can't read {tmp_path}: Is a directory"
     assert refusal(text, one.key) == f"{text} and {one.key} do not contain a certificate and key in PEM"
-    assert refusal(one.certificate) == f"{one.certificate} and {one.certificate} do not contain a certificate and key in PEM"
+    assert (
+        refusal(one.certificate)
+        == f"{one.certificate} and {one.certificate} do not contain a certificate and key in PEM"
+    )
     assert refusal(*one, text) == f"{text} does not contain a certificate in PEM"
     assert "is larger than" in refusal(Path("/dev/zero"))
 

@@ -139,14 +139,14 @@ class Machine:
         self.stream.require()
         self.barrier = StandbyBarrier(
             self.stream, self.now_ms, lambda: None, patience_ms=PATIENCE_MS, syncs_always=True,
-            is_alone=not self.believed, note_alone=self.note_alone, may_continue_alone=self.may_continue_alone,
+            is_alone=not self.believed, record_alone=self.record_alone, may_continue_alone=self.may_continue_alone,
         )  # fmt: skip
         self.confirm_barrier = LeaseBarrier(self.holder, self.barrier if world.is_sync else None)
         self.waiting: list[tuple[int, int]] = []
         self.confirms_for: Machine | None = None
         world.begins_to_serve(self)
 
-    def note_alone(self, is_alone: bool) -> None:
+    def record_alone(self, is_alone: bool) -> None:
         self.believed = "" if is_alone or self.confirms_for is None else self.confirms_for.id
 
     def may_continue_alone(self) -> bool:
@@ -233,11 +233,11 @@ class Machine:
             return
         barrier = source.barrier
         if self.world.is_sync:
-            if barrier.may_be_believed and source.believed not in ("", self.id):
+            if barrier.may_be_in_sync and source.believed not in ("", self.id):
                 return
             if any(each.source is source and each.source_run == source.run for each in self.world.machines):
                 return  # confirms wait for one standby only
-        lacks = not (self.world.is_sync and barrier.may_be_believed)
+        lacks = not (self.world.is_sync and barrier.may_be_in_sync)
         resumed = source.stream.resume(self.position, lambda _: None) if self.life == source.life else None
         if resumed is None or not self.is_complete:
             self.is_complete, self.in_sync = False, InSync.NO
@@ -264,7 +264,7 @@ class Machine:
         source.stream.detach(self.cursor)
         if source.run == self.source_run and source.serves and source.confirms_for is self:
             source.confirms_for = None
-            source.barrier.lost()
+            source.barrier.standby_lost()
 
     def catch_up(self) -> None:
         """Receive some of what the server has sent, and acknowledge it."""
@@ -280,8 +280,8 @@ class Machine:
         if self.is_complete and self.world.is_sync and self.rng.random() < 0.3:
             if source.confirms_for is None:
                 source.confirms_for = self
-                source.barrier.joined()
-            source.barrier.heard(self.position)
+                source.barrier.standby_attached()
+            source.barrier.acknowledge(self.position)
 
     def receive(self, bytes_max: int) -> None:
         assert self.cursor is not None

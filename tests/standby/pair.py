@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.standby.applying import DiskFull, SyncFailed
-from curbstone.standby.barrier import StandbyBarrier, Standing
+from curbstone.standby.barrier import BarrierState, StandbyBarrier
 from curbstone.standby.copying import Copy, digests
 from curbstone.standby.frames import InSync, Kind
 from curbstone.standby.handover import Handover
@@ -76,7 +76,7 @@ class Pair:
             patience_ms=PATIENCE_MS,
             syncs_always=run.sync.kind == "always",
             is_alone=not self.place.state.believed or not run.is_sync,
-            note_alone=lambda is_alone: self.place.change(believed="" if is_alone else "standby"),
+            record_alone=lambda is_alone: self.place.change(believed="" if is_alone else "standby"),
         )
         self.reported = 0
         """The highest mark that was reported."""
@@ -87,7 +87,7 @@ class Pair:
         self._p_net = self.rng.choice([0.2, 0.6, 1.0])
         self._is_aimed = False
         """Whether the standby was killed in the middle of a sync: then the power of both goes soon."""
-        self._heard_ms = 0
+        self._acknowledged_ms = 0
         """When the standby was connected last."""
         self._is_quiet = False
         """Whether nothing that the server sends arrives, while acknowledgements do."""
@@ -100,7 +100,7 @@ class Pair:
         applier, place = self.standby.applier, self.standby.applier.place
         try:
             place.belong(self.place.state.server, self.place.state.term)
-            if not self.barrier.may_be_believed:
+            if not self.barrier.may_be_in_sync:
                 place.change(in_sync=InSync.NO)
             if place.can_resume and place.position is not None and place.position.life == self.stream.life:
                 position = applier.resume()
@@ -110,7 +110,7 @@ class Pair:
             if self._cursor is not None:
                 self.run.counts["resumed"] += 1
                 self._is_quiet = (
-                    self.run.is_sync and self.barrier.standing is Standing.ALONE and self.rng.random() < 0.5
+                    self.run.is_sync and self.barrier.state is BarrierState.ALONE and self.rng.random() < 0.5
                 )
                 self._end_soon_after_a_kill()
                 return
@@ -138,13 +138,13 @@ class Pair:
         """Lose the connection, with what is on its way."""
         if self._cursor is not None:
             self.run.counts["lost connections"] += 1
-            self._heard_ms = self.clock_ms
+            self._acknowledged_ms = self.clock_ms
             self.stream.detach(self._cursor)
         self._cursor = self._copy = None
         self._is_quiet = False
         self._wire.clear()
         if self.run.is_sync:
-            self.barrier.lost()
+            self.barrier.standby_lost()
 
     def _restart(self) -> None:
         """The standby's process is killed, or its machine loses its power."""
@@ -227,7 +227,7 @@ class Pair:
             self.run.counts["silences"] += 1
             self.lose()
         is_away = self._cursor is None or not self.standby.applier.is_usable
-        if is_away and self.clock_ms - self._heard_ms >= PATIENCE_MS:
+        if is_away and self.clock_ms - self._acknowledged_ms >= PATIENCE_MS:
             self.standby.left_by = self.stream.life
         elif self.standby.applier.place.state.in_sync == InSync.NO:
             self.standby.left_by = 0
@@ -329,11 +329,11 @@ class Pair:
             return False
         barrier, applier = self.barrier, self.standby.applier
         is_complete = applier.place.state.is_complete
-        if is_complete and barrier.standing in (Standing.ALONE, Standing.WAITING):
-            was_alone = barrier.standing is Standing.ALONE
+        if is_complete and barrier.state in (BarrierState.ALONE, BarrierState.WAITING):
+            was_alone = barrier.state is BarrierState.ALONE
             self._is_quiet = False
-            barrier.joined()
-            if barrier.may_be_believed:  # as the reply to the acknowledgement says
+            barrier.standby_attached()
+            if barrier.may_be_in_sync:  # as the reply to the acknowledgement says
                 self.standby.left_by = 0
             if was_alone and self.run.may_crash and self.run.disk.crash_in < 0 and self.rng.random() < 0.3:
                 self.run.counts["ends right after it was alone"] += 1  # the standby has not heard of that yet
@@ -343,16 +343,16 @@ class Pair:
                 self.lose()  # while it joins, and believes that it lacks nothing
             return True
         durable = applier.durable
-        if durable > barrier.acknowledged or barrier.standing is Standing.JOINING:
+        if durable > barrier.acknowledged or barrier.state is BarrierState.JOINING:
             if self.rng.random() < 0.7:
                 try:
-                    barrier.heard(durable)
+                    barrier.acknowledge(durable)
                 except OSError:
                     self.run.counts["notes that failed"] += 1
-                self.run.counts["in sync"] += barrier.standing is Standing.SYNC
+                self.run.counts["in sync"] += barrier.state is BarrierState.SYNC
             return True
         if self.rng.random() < 0.3:
-            barrier.heard(durable)
+            barrier.acknowledge(durable)
         return False
 
     def receive(self, count: int) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from curbstone.standby import applying
 from curbstone.standby.applying import Applier
-from curbstone.standby.barrier import StandbyBarrier, Standing
+from curbstone.standby.barrier import BarrierState, StandbyBarrier
 from curbstone.standby.copying import Copy
 from curbstone.standby.frames import Frame, Kind
 from curbstone.standby.place import Position
@@ -151,25 +151,25 @@ def _starts_alone(patch: Patch) -> None:
 
     def init(self: StandbyBarrier, *args: Any, **more: Any) -> None:
         original(self, *args, **more)
-        self.standing = Standing.ALONE
+        self.state = BarrierState.ALONE
 
     patch.setattr(StandbyBarrier, "__init__", init)
 
 
 def _lost_while_joining(patch: Patch) -> None:
-    original = StandbyBarrier.lost
+    original = StandbyBarrier.standby_lost
 
     def lost(self: StandbyBarrier) -> None:
-        if self.standing is Standing.JOINING:
-            self.standing = Standing.ALONE
+        if self.state is BarrierState.JOINING:
+            self.state = BarrierState.ALONE
         original(self)
 
-    patch.setattr(StandbyBarrier, "lost", lost)
+    patch.setattr(StandbyBarrier, "standby_lost", lost)
 
 
 def _belief_not_taken_back(patch: Patch) -> None:
     believed = property(lambda self: True, lambda self, value: None)
-    patch.setattr(StandbyBarrier, "may_be_believed", believed, raising=False)
+    patch.setattr(StandbyBarrier, "may_be_in_sync", believed, raising=False)
 
 
 def _caught_up_not_noted(patch: Patch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from curbstone.standby.barrier import SILENT_MS, StandbyBarrier, Standing
+from curbstone.standby.barrier import ACK_TIMEOUT_MS, BarrierState, StandbyBarrier
 from curbstone.standby.frames import Decoder, InSync, Kind
 from curbstone.standby.stream import Cursor, Stream
 
@@ -26,8 +26,8 @@ class Pair:
         )
         self.cursor: Cursor = self.stream.begin(lambda _is_urgent: None)
 
-    def standing(self) -> Standing:
-        return self.barrier.standing
+    def standing(self) -> BarrierState:
+        return self.barrier.state
 
     def wake(self) -> None:
         self.looked += 1
@@ -48,9 +48,9 @@ class Pair:
         return [frame.flag for frame in frames if frame.kind is Kind.STATE]
 
     def in_sync(self) -> None:
-        self.barrier.joined()
-        self.barrier.heard(self.stream.end)
-        assert self.standing() is Standing.SYNC
+        self.barrier.standby_attached()
+        self.barrier.acknowledge(self.stream.end)
+        assert self.standing() is BarrierState.SYNC
 
 
 def test_a_start_confirms_nothing_before_the_standby_has_it() -> None:
@@ -58,10 +58,10 @@ def test_a_start_confirms_nothing_before_the_standby_has_it() -> None:
     pair = Pair()
     mark = pair.write()
     assert not pair.barrier.allows(mark)
-    pair.barrier.joined()
+    pair.barrier.standby_attached()
     assert not pair.barrier.allows(mark)
-    pair.barrier.heard(mark)
-    assert pair.barrier.allows(mark) and pair.standing() is Standing.SYNC
+    pair.barrier.acknowledge(mark)
+    assert pair.barrier.allows(mark) and pair.standing() is BarrierState.SYNC
     assert pair.said() == [InSync.ON_DISK]
 
 
@@ -76,44 +76,44 @@ def test_a_server_that_never_had_a_standby_confirms_alone_until_one_joins() -> N
     pair = Pair(is_alone=True)
     before = pair.write()
     assert pair.barrier.allows(before)
-    pair.barrier.joined()
+    pair.barrier.standby_attached()
     assert not pair.barrier.allows(before), "the standby does not have it, and is going to be believed"
-    pair.barrier.heard(before - 1)
-    assert pair.standing() is Standing.JOINING
-    pair.barrier.lost()
+    pair.barrier.acknowledge(before - 1)
+    assert pair.standing() is BarrierState.JOINING
+    pair.barrier.standby_lost()
     assert pair.barrier.allows(pair.write()) and pair.said() == []
 
 
 def test_a_lost_standby_is_waited_for_and_then_told_before_the_server_continues_alone() -> None:
     pair = Pair()
     pair.in_sync()
-    pair.barrier.lost()
+    pair.barrier.standby_lost()
     mark = pair.write()
     assert pair.pass_time(PATIENCE_MS - 1) and not pair.barrier.allows(mark)
     assert pair.pass_time(1) and pair.barrier.allows(mark)
-    assert pair.said() == [InSync.ON_DISK, InSync.NO] and not pair.barrier.may_be_believed
+    assert pair.said() == [InSync.ON_DISK, InSync.NO] and not pair.barrier.may_be_in_sync
 
 
 def test_a_standby_that_resumes_is_in_sync_when_it_has_what_there_was_then() -> None:
     pair = Pair()
     pair.in_sync()
-    pair.barrier.lost()
+    pair.barrier.standby_lost()
     mark = pair.write()
-    pair.barrier.joined()
-    assert pair.standing() is Standing.JOINING
-    pair.barrier.lost()
-    assert pair.standing() is Standing.WAITING, "it may still believe that it lacks nothing"
-    pair.barrier.joined()
-    pair.barrier.heard(mark)
-    assert pair.standing() is Standing.SYNC
+    pair.barrier.standby_attached()
+    assert pair.standing() is BarrierState.JOINING
+    pair.barrier.standby_lost()
+    assert pair.standing() is BarrierState.WAITING, "it may still believe that it lacks nothing"
+    pair.barrier.standby_attached()
+    pair.barrier.acknowledge(mark)
+    assert pair.standing() is BarrierState.SYNC
 
 
 def test_a_silent_standby_has_to_be_disconnected() -> None:
     pair = Pair()
     pair.in_sync()
-    assert pair.pass_time(SILENT_MS)
-    pair.barrier.heard(pair.stream.end)
-    assert pair.pass_time(SILENT_MS)
+    assert pair.pass_time(ACK_TIMEOUT_MS)
+    pair.barrier.acknowledge(pair.stream.end)
+    assert pair.pass_time(ACK_TIMEOUT_MS)
     assert not pair.pass_time(1)
 
 
@@ -125,7 +125,7 @@ def test_without_patience_the_server_never_continues_alone() -> None:
 
 def test_whoever_holds_confirms_back_is_called_when_more_is_allowed() -> None:
     pair = Pair()
-    pair.barrier.joined()
+    pair.barrier.standby_attached()
     looked = pair.looked
-    pair.barrier.heard(pair.write())
+    pair.barrier.acknowledge(pair.write())
     assert pair.looked > looked
