@@ -105,7 +105,7 @@ class StandbyProcess:
             term=state.term,
             is_connected=copy.attached is not None,
             is_usable=applier.is_usable,
-            lacks=copy.lacks if self._lease is None else self._lease.may_lack(copy),
+            possible_loss=copy.possible_loss if self._lease is None else self._lease.loss_on_failover(copy),
             is_catching_up=state.is_catching_up,
             position=applier.applied,
             applied_bytes=self._applied_bytes,
@@ -243,7 +243,7 @@ class StandbyProcess:
                 attached = copy.attached
                 if attached is None:
                     continue
-                if attached.waits:
+                if attached.confirms_wait:
                     self._more.set()
                 else:
                     in_a_row = 0 if has_paused else in_a_row + len(piece)
@@ -310,7 +310,7 @@ class StandbyProcess:
                 client = client or Client()
                 reply = client.call("POST", "/v2/standby/stream/acks", json=ack, timeout=SILENT_S).json()
                 if reply["believed"]:
-                    copy.believed(begun_ms)
+                    copy.note_in_sync(begun_ms)
                 self._lag.replied(reply.get("position", 0), begun_ms)
                 self._lag.reached(copy.applier.durable)
                 last, last_ms = ack, begun_ms
@@ -365,7 +365,7 @@ class StandbyProcess:
     def _check(self, *, accepts_loss: bool) -> None:
         """Raise NotPromoted if the copy may not be promoted now."""
         if self._lease is not None:
-            self._lease.lacks(self._copy, self._lag.current_ms, accepts_loss=accepts_loss)
+            self._lease.possible_loss(self._copy, self._lag.current_ms, accepts_loss=accepts_loss)
         else:
             self._copy.check(accepts_loss=accepts_loss)
 
@@ -385,15 +385,15 @@ class StandbyProcess:
         copy = self._copy
         try:
             if self._lease is not None:
-                lacks = self._lease.take(copy, self._lag.current_ms, accepts_loss=accepts_loss)
-                copy.take_over(lacks)
+                possible_loss = self._lease.take(copy, self._lag.current_ms, accepts_loss=accepts_loss)
+                copy.take_over(possible_loss)
             else:
-                lacks = copy.promote(accepts_loss=accepts_loss)
+                possible_loss = copy.promote(accepts_loss=accepts_loss)
         except (NotPromoted, SyncFailed, OSError) as error:
             log.error("not promoted: %s", error)
             self._answer("refused", error)
             return False
-        text = promoted(self._copy, lacks)
+        text = promoted(self._copy, possible_loss)
         log.warning("%s", text)
         self._answer("done", text)
         return True
@@ -438,9 +438,9 @@ def promote(data: Path, *, accepts_loss: bool) -> str:
     threads = SyncThreads(lambda: None)
     try:
         copy = SecondCopy(disk, boot_id(), threads, now_ms)
-        lacks = copy.promote(accepts_loss=accepts_loss)
+        possible_loss = copy.promote(accepts_loss=accepts_loss)
         copy.close()
-        return f"{promoted(copy, lacks)}; start it with curbstone serve --data {data}"
+        return f"{promoted(copy, possible_loss)}; start it with curbstone serve --data {data}"
     except (NotPromoted, SyncFailed) as error:
         raise CommandFailed(f"{data} was not promoted: {error}") from None
     finally:
@@ -469,9 +469,13 @@ def _asked_for(data: Path, accepts_loss: bool) -> str:
     raise CommandFailed(f"the process that keeps {data} did not answer in {ANSWER_S_MAX} s")
 
 
-def promoted(copy: SecondCopy, lacks: str) -> str:
+def promoted(copy: SecondCopy, possible_loss: str) -> str:
     """Return what a promotion has done, in words."""
-    what = f"something that was confirmed may be missing: {lacks}" if lacks else "nothing that was confirmed is missing"
+    what = (
+        f"something that was confirmed may be missing: {possible_loss}"
+        if possible_loss
+        else "nothing that was confirmed is missing"
+    )
     return f"promoted to term {copy.state.term}; {what}"
 
 

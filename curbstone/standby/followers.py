@@ -105,7 +105,7 @@ class Follower:
         self.is_standby = bool(hello.server)
         self.acknowledged = 0
         self.is_usable = False
-        self.gather_s = 0.0 if attached.waits else GATHER_S
+        self.gather_s = 0.0 if attached.confirms_wait else GATHER_S
         self.since_ms = attached.time_ms
         self.sent_bytes = 0
 
@@ -268,8 +268,8 @@ class Followers:
         barrier = self._barrier if hello.server else None
         attached = Attached(
             *(stream.life, cursor.position, is_resumed, self._wall_ms()),
-            lacks=bool(hello.server) and not (barrier is not None and barrier.may_be_in_sync),
-            waits=barrier is not None,
+            is_out_of_sync=bool(hello.server) and not (barrier is not None and barrier.may_be_in_sync),
+            confirms_wait=barrier is not None,
         )
         return Follower(self, hello, attached, cursor, copy)
 

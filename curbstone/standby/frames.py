@@ -65,12 +65,12 @@ class Kind(IntEnum):
     COPY_END = 24
     ATTACHED = 25
     """The first frame that a receiver gets: `a` is the life, and `b` the position from which it gets the stream. The
-    flag is `RESUMED`, `LACKS`, `WAITS` or a sum of them. The payload is the server's wall clock: `Attached`."""
+    flag is `RESUMED`, `OUT_OF_SYNC`, `CONFIRMS_WAIT` or a sum of them. The payload is the server's wall clock: `Attached`."""
     TAKE_OVER = 26
     """The server has ended, and the receiver has everything: it is to take over."""
 
 
-RESUMED, LACKS, WAITS = 1, 2, 4
+RESUMED, OUT_OF_SYNC, CONFIRMS_WAIT = 1, 2, 4
 """Flags of ATTACHED: it is the position that the receiver asked for; the receiver lacks something that was confirmed;
 confirms wait for the receiver."""
 
@@ -139,14 +139,14 @@ class Attached(NamedTuple):
     is_resumed: bool
     """Whether it continues where the receiver was."""
     time_ms: int
-    lacks: bool = False
+    is_out_of_sync: bool = False
     """Whether the receiver lacks something that was confirmed, whatever it believes."""
-    waits: bool = False
+    confirms_wait: bool = False
     """Whether confirms wait for the receiver."""
 
     def encode(self) -> bytes:
         """Return the frame, of `ATTACHED_BYTES`."""
-        flag = RESUMED * self.is_resumed + LACKS * self.lacks + WAITS * self.waits
+        flag = RESUMED * self.is_resumed + OUT_OF_SYNC * self.is_out_of_sync + CONFIRMS_WAIT * self.confirms_wait
         return b"".join(encode(Kind.ATTACHED, "", self.life, self.position, [_TIME.pack(self.time_ms)], flag))
 
     @classmethod
@@ -156,8 +156,10 @@ class Attached(NamedTuple):
         if frame is None or frame.kind is not Kind.ATTACHED or len(frame.payload) != _TIME.size:
             raise BadFrame("the stream does not begin as a stream does")
         time_ms = _TIME.unpack(frame.payload)[0]
-        is_resumed, lacks, waits = (bool(frame.flag & each) for each in (RESUMED, LACKS, WAITS))
-        return cls(frame.a, frame.b, is_resumed, time_ms, lacks, waits)
+        is_resumed, is_out_of_sync, confirms_wait = (
+            bool(frame.flag & each) for each in (RESUMED, OUT_OF_SYNC, CONFIRMS_WAIT)
+        )
+        return cls(frame.a, frame.b, is_resumed, time_ms, is_out_of_sync, confirms_wait)
 
 
 class Decoder:

@@ -292,7 +292,7 @@ class Watch:
         """Whether the holder can't confirm any more."""
         return self.found is not None and self.silent_ms >= self.found.lease.ttl_ms
 
-    def lacks(self, copy: Candidate, lag_ms: int | None, *, accepts_loss: bool = False) -> str:
+    def possible_loss(self, copy: Candidate, lag_ms: int | None, *, accepts_loss: bool = False) -> str:
         """Return what a copy that takes the lease now may lack, or "". Raise NotFree if it must not take it.
 
         With `lag_ms` it has to have everything up to so long before the last renewal. With `accepts_loss` it need not

@@ -57,17 +57,17 @@ class LeaseWatch:
         with self._lock:
             self._watch.saw(self._store.read())
 
-    def lacks(self, copy: SecondCopy, reaches_ms: int | None, *, accepts_loss: bool = False) -> str:
+    def possible_loss(self, copy: SecondCopy, reaches_ms: int | None, *, accepts_loss: bool = False) -> str:
         """Return what a copy may lack that takes the lease now, or "". Raise NotPromoted."""
         state = copy.state
         is_in_sync, is_usable = state.in_sync != InSync.NO, copy.applier.is_usable
         candidate = Candidate(state.copy, state.server, state.term, is_usable, is_in_sync, reaches_ms)
         try:
-            return self._watch.lacks(candidate, self._lag_ms, accepts_loss=accepts_loss)
+            return self._watch.possible_loss(candidate, self._lag_ms, accepts_loss=accepts_loss)
         except NotFree as error:
             raise NotPromoted(str(error)) from None
 
-    def may_lack(self, copy: SecondCopy) -> str:
+    def loss_on_failover(self, copy: SecondCopy) -> str:
         """Return why a copy could not take the lease without a loss if its holder failed now, or ""."""
         found, state = self._watch.found, copy.state
         is_named = found is not None and state.copy in (found.lease.holder, *found.lease.sync)
@@ -76,18 +76,18 @@ class LeaseWatch:
         return "the lease does not name this copy as one that is in sync"
 
     def take(self, copy: SecondCopy, reaches_ms: int | None, *, accepts_loss: bool = False) -> str:
-        """Take the lease for a copy that is going to be promoted; return what `lacks` returns.
+        """Take the lease for a copy that is going to be promoted; return what `possible_loss` returns.
 
         Raise NotPromoted, or OSError if it is unknown whether it was taken: then read it, and take it again.
         """
         with self._lock:  # so that the version that is replaced is the one that was judged
             try:
                 self.look()
-                lacks = self.lacks(copy, reaches_ms, accepts_loss=accepts_loss)
+                possible_loss = self.possible_loss(copy, reaches_ms, accepts_loss=accepts_loss)
                 self._take(copy.state)
             except (BadLease, Replaced) as error:
                 raise NotPromoted(str(error)) from None
-        return lacks
+        return possible_loss
 
     def _take(self, state: State) -> None:
         found = self._watch.found

@@ -47,7 +47,7 @@ class SecondCopy:
         self._head = b""
         self._asked: tuple[int, int] | None = None
         """The life and the position from which it asked to continue."""
-        self._known_ms: int | None = None
+        self._in_sync_ms: int | None = None
         """When the last acknowledgement was sent after which the server did not confirm alone."""
 
     @property
@@ -109,7 +109,7 @@ class SecondCopy:
                 raise BadFrame(f"the server continues at {attached.position}, and not as it was asked: {self._asked}")
         else:
             self.applier.begin(attached.life, attached.position)
-        if attached.lacks:
+        if attached.is_out_of_sync:
             self.place.change(in_sync=InSync.NO)
         self.attached = attached
 
@@ -123,9 +123,9 @@ class SecondCopy:
             "is_usable": applier.is_usable,
         }
 
-    def believed(self, sent_ms: int) -> None:
+    def note_in_sync(self, sent_ms: int) -> None:
         """The server has received an acknowledgement that was sent at this time, and does not confirm alone."""
-        self._known_ms = sent_ms
+        self._in_sync_ms = sent_ms
 
     # --- the end
 
@@ -135,7 +135,7 @@ class SecondCopy:
         return self.state.in_sync is InSync.HANDED_OVER
 
     @property
-    def lacks(self) -> str:
+    def possible_loss(self) -> str:
         """Why something that was confirmed may be missing; "" if nothing is."""
         state = self.state
         if self.is_handed_over:
@@ -145,9 +145,9 @@ class SecondCopy:
         if not state.alone_after_ms:
             return ""
         after = f"and it confirms alone after {state.alone_after_ms / 1000:g} s"
-        if self._known_ms is None:
+        if self._in_sync_ms is None:
             return f"this process has not heard from the server, {after}"
-        silent_ms = self._now_ms() - self._known_ms
+        silent_ms = self._now_ms() - self._in_sync_ms
         if silent_ms >= state.alone_after_ms:
             return f"the server was heard last {silent_ms / 1000:.1f} s ago, {after}"
         return ""
@@ -160,23 +160,25 @@ class SecondCopy:
             raise NotPromoted(
                 "the copy is not complete, so no server can start on it; let it follow until it is, or restore a backup"
             )
-        lacks = self.lacks
-        if lacks and not accepts_loss:
-            raise NotPromoted(f"something that was confirmed may be missing: {lacks}; --accept-loss promotes it anyway")
-        return lacks
+        possible_loss = self.possible_loss
+        if possible_loss and not accepts_loss:
+            raise NotPromoted(
+                f"something that was confirmed may be missing: {possible_loss}; --accept-loss promotes it anyway"
+            )
+        return possible_loss
 
     def promote(self, *, accepts_loss: bool) -> str:
         """Become a server: what is there is made durable, and the term grows. Return why something may be missing.
 
         Raise NotPromoted, SyncFailed or OSError.
         """
-        lacks = self.check(accepts_loss=accepts_loss)
-        self.applier.promote(skips_ids=bool(lacks))
-        return lacks
+        possible_loss = self.check(accepts_loss=accepts_loss)
+        self.applier.promote(skips_ids=bool(possible_loss))
+        return possible_loss
 
-    def take_over(self, lacks: str) -> None:
+    def take_over(self, possible_loss: str) -> None:
         """Become a server, whose lease says what may be missing. Raise SyncFailed or OSError."""
-        self.applier.promote(skips_ids=bool(lacks))
+        self.applier.promote(skips_ids=bool(possible_loss))
 
     def close(self) -> None:
         """End; the next process continues."""

@@ -296,7 +296,7 @@ class Machine:
         """Take the lease if that is allowed."""
         copy = Candidate(self.id, "s", self.term, self.is_complete, self.in_sync != InSync.NO, self.lag.current_ms)
         try:
-            self.misses_some = bool(self.watch.lacks(copy, self.world.lag_ms))
+            self.misses_some = bool(self.watch.possible_loss(copy, self.world.lag_ms))
         except NotFree:
             return
         assert self.watch.found is not None

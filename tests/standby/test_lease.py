@@ -91,15 +91,15 @@ def _given_and_kept(patch: Patch) -> None:
 
 def _changed(patch: Patch, change: Callable[[Candidate], Candidate]) -> None:
     """The rules see another copy than there is."""
-    original = Watch.lacks
-    patch.setattr(Watch, "lacks", lambda self, copy, lag_ms: original(self, change(copy), lag_ms))
+    original = Watch.possible_loss
+    patch.setattr(Watch, "possible_loss", lambda self, copy, lag_ms: original(self, change(copy), lag_ms))
 
 
 def _named_by_nobody(patch: Patch) -> None:
     """A copy takes the lease because the server has stated that it is in sync, whatever the record names."""
-    original = Watch.lacks
+    original = Watch.possible_loss
 
-    def lacks(self: Watch, copy: Candidate, lag_ms: int | None) -> str:
+    def possible_loss(self: Watch, copy: Candidate, lag_ms: int | None) -> str:
         before = self.found
         if before is not None:
             self.found = before._replace(lease=replace(before.lease, sync=(copy.id,)))
@@ -108,7 +108,7 @@ def _named_by_nobody(patch: Patch) -> None:
         finally:
             self.found = before
 
-    patch.setattr(Watch, "lacks", lacks)
+    patch.setattr(Watch, "possible_loss", possible_loss)
 
 
 def _named_at_once(patch: Patch) -> None:

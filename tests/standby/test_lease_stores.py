@@ -125,13 +125,13 @@ def test_a_lease_that_is_renewed_while_it_is_judged_is_not_taken(
     watch = LeaseWatch(load({"lease": "k8s://shop/lease", "standby_backlog": "1MiB"}))
     looks = threading.Thread(target=watch.look)
 
-    def lacks(*_: object, **_more: object) -> str:
+    def possible_loss(*_: object, **_more: object) -> str:
         in_kubernetes.write(replace(LEASE, write="2"), first)
         looks.start()
         looks.join(0.5)
         return ""
 
-    monkeypatch.setattr(watch, "lacks", lacks)
+    monkeypatch.setattr(watch, "possible_loss", possible_loss)
     with pytest.raises(OSError, match="modified"):
         watch.take(copy, None)
     looks.join()

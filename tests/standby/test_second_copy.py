@@ -236,12 +236,12 @@ def test_what_a_copy_in_sync_may_lack_is_decided_by_the_time_since_it_was_heard(
     pair.attach()
     pair.server.stream.add(Kind.STATE, a=10_000, flag=InSync.ON_DISK)
     pair.receive()
-    assert "has not heard from the server" in pair.copy.lacks
+    assert "has not heard from the server" in pair.copy.possible_loss
     pair.now_ms = 50_000
-    pair.copy.believed(45_000)
-    assert pair.copy.lacks == ""
+    pair.copy.note_in_sync(45_000)
+    assert pair.copy.possible_loss == ""
     pair.now_ms = 55_000
-    assert "heard last 10.0 s ago, and it confirms alone after 10 s" in pair.copy.lacks
+    assert "heard last 10.0 s ago, and it confirms alone after 10 s" in pair.copy.possible_loss
     pair.server.stream.add(Kind.STATE, a=0, flag=InSync.ON_DISK)
     pair.receive()
     assert pair.copy.promote(accepts_loss=False) == "" and not pair.copy.state.skips_ids

@@ -39,7 +39,7 @@ class StandbyFigures(NamedTuple):
     """Whether it receives what the server changes."""
     is_usable: bool
     """Whether the copy is complete, so that a server could start on it."""
-    lacks: str
+    possible_loss: str
     """Why something that was confirmed may be missing; "" if nothing is."""
     is_catching_up: bool
     """Whether it applies without syncs, because it is far behind."""
@@ -60,7 +60,7 @@ class StandbyFigures(NamedTuple):
     @property
     def is_promotable(self) -> bool:
         """Whether it can be promoted with certainty that nothing confirmed is missing."""
-        return self.is_usable and not self.lacks
+        return self.is_usable and not self.possible_loss
 
 
 class StandbyStatus:
@@ -155,7 +155,7 @@ class StandbyStatus:
             "connected": now.is_connected,
             "usable": now.is_usable,
             "promotable": now.is_promotable,
-            "lacks": now.lacks,
+            "lacks": now.possible_loss,
             "catching_up": now.is_catching_up,
             "position": now.position,
             "lag_bytes": now.lag_bytes,
