@@ -120,6 +120,6 @@ class _Client(Connection[Session]):
 
     def ended(self) -> None:
         self._pulse.stop()
-        if not self._ended and self._parting and self.session.failure:
+        if not self._ended and self._is_parting and self.session.failure:
             self._server.failures.info(self.peer, self.peer.source, one_line(self.session.failure))
         self._ended = True

@@ -72,11 +72,11 @@ class Copy:
         self,
         stream: Stream,
         disk: Disk,
-        had: Mapping[str, list[bytes]],
+        known: Mapping[str, list[bytes]],
         wake: Callable[[bool], None],
         cursor: Cursor | None = None,
     ) -> None:
-        """`had` are the digests of what the receiver has, by path; what is equal is left out.
+        """`known` are the digests of what the receiver has, by path; what is equal is left out.
 
         A `cursor` is that of a receiver which is attached already. It gets the copy behind what waits for it.
         """
@@ -88,7 +88,7 @@ class Copy:
         with stream.lock:
             self.cursor: Cursor = stream.begin(wake) if cursor is None else cursor
             folders, files = tree(disk)
-            self._left = {path: had.get(path, []) for path in files}
+            self._left = {path: known.get(path, []) for path in files}
             self.cursor.renamed, self.cursor.removed = self._renamed, self._removed
             self.cursor.add_own(Kind.COPY_BEGIN)
             for path in folders:
@@ -109,10 +109,10 @@ class Copy:
                 return False
             data = self._read(path)
             number = self._offset // BLOCK_BYTES
-            had = self._left[path]
+            known = self._left[path]
             if not data:
                 pass
-            elif number < len(had) and had[number] == digest(data):
+            elif number < len(known) and known[number] == digest(data):
                 self.equal_bytes += len(data)
             else:
                 self.copied_bytes += len(data)
@@ -140,14 +140,14 @@ class Copy:
     def _renamed(self, old: str, new: str) -> None:
         self._removed(new)
         left: dict[str, list[bytes]] = {}
-        for path, had in self._left.items():  # in their order: the one that is being copied is the first
+        for path, known in self._left.items():  # in their order: the one that is being copied is the first
             there = new + path.removeprefix(old) if is_at_or_below(path, old) else path
             if is_shipped(there):
-                left[there] = had
+                left[there] = known
         self._take(left)
 
     def _removed(self, gone: str) -> None:
-        self._take({path: had for path, had in self._left.items() if not is_at_or_below(path, gone)})
+        self._take({path: known for path, known in self._left.items() if not is_at_or_below(path, gone)})
 
     def _take(self, left: dict[str, list[bytes]]) -> None:
         """Take over a list of what is left, whose first file may be another one."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from curbstone.core.disk import Disk
 from curbstone.core.errors import Conflict, Gone, Unavailable
-from curbstone.gateway.resources.server.standby import DIGEST_BYTES, Ack, Hello
+from curbstone.gateway.resources.server.standby import DIGEST_BYTES, Ack, AttachRequest
 from curbstone.standby.barrier import StandbyBarrier
 from curbstone.standby.copying import Copy
 from curbstone.standby.frames import Attached, Kind
@@ -92,17 +92,17 @@ class Follower:
     """One that is attached. `read` is called on one thread at a time."""
 
     def __init__(
-        self, followers: Followers, hello: Hello, attached: Attached, cursor: Cursor, copy: Copy | None
+        self, followers: Followers, request: AttachRequest, attached: Attached, cursor: Cursor, copy: Copy | None
     ) -> None:
         self._followers = followers
         self._cursor = cursor
         self._copy = copy
         self._first = attached.encode()
         self.is_closed = self.is_cut = False
-        self.name = hello.name
-        self.key = hello.key
-        self.copy = hello.copy
-        self.is_standby = bool(hello.server)
+        self.name = request.name
+        self.key = request.key
+        self.copy = request.copy
+        self.is_standby = bool(request.server)
         self.acknowledged = 0
         self.is_usable = False
         self.gather_s = 0.0 if attached.confirms_wait else GATHER_S
@@ -127,7 +127,7 @@ class Follower:
         return data
 
     @property
-    def is_quick(self) -> bool:
+    def is_nonblocking(self) -> bool:
         """Whether `read` has only to take what waits, and copies nothing."""
         return self._copy is None
 
@@ -196,18 +196,18 @@ class Followers:
         """Have confirms wait for a standby."""
         self._barrier = barrier
 
-    def attach(self, hello: Hello, wake: Callable[[], None]) -> Follower:
+    def attach(self, request: AttachRequest, wake: Callable[[], None]) -> Follower:
         """See `Source`. One that can't go on where it was gets a copy of everything that it does not have.
 
         A standby that knows of a higher term ends this server: another one was promoted.
         """
-        self._check(hello)
+        self._check(request)
         with self._lock:
             if len(self._followers) + self._attaching >= FOLLOWERS_MAX:
                 raise Conflict(f"{FOLLOWERS_MAX} followers are attached, which is the limit; end one of them")
             self._attaching += 1
         try:
-            follower = self._attached(hello, lambda _is_urgent: wake())
+            follower = self._attached(request, lambda _is_urgent: wake())
         except BaseException as error:
             with self._lock:
                 self._attaching -= 1
@@ -219,43 +219,45 @@ class Followers:
             self._followers.append(follower)
         return follower
 
-    def _check(self, hello: Hello) -> None:
+    def _check(self, request: AttachRequest) -> None:
         state = self._place.state
-        if not hello.server:
+        if not request.server:
             return
-        if hello.server != state.server:
-            raise Conflict(f"{hello.name} has the copy of another server, {hello.server[:8]}, and not of this one")
-        if hello.term > state.term:
-            self._ending(hello.term)
-            raise Conflict(f"this server, of term {state.term}, was replaced by one of term {hello.term}; it ends now")
+        if request.server != state.server:
+            raise Conflict(f"{request.name} has the copy of another server, {request.server[:8]}, and not of this one")
+        if request.term > state.term:
+            self._ending(request.term)
+            raise Conflict(
+                f"this server, of term {state.term}, was replaced by one of term {request.term}; it ends now"
+            )
         if self._barrier is None:
             return
-        if self._barrier.may_be_in_sync and state.believed not in ("", hello.copy):
+        if self._barrier.may_be_in_sync and state.believed not in ("", request.copy):
             raise Conflict(
-                f"confirms wait for another copy, {state.believed[:8]}, and not for {hello.name}. If that one is gone,"
+                f"confirms wait for another copy, {state.believed[:8]}, and not for {request.name}. If that one is gone,"
                 " start the server once with a --standby-patience that is not never"
             )
         with self._lock:
             other = next((each for each in self._followers if each.is_standby and not each.is_cut), None)
-        if other is not None and other.copy != hello.copy:
+        if other is not None and other.copy != request.copy:
             raise Conflict(f"confirms wait for {other.name}, and only for one standby")
         if other is not None:  # it has lost its connection, and this was not noticed yet
             other.cut()
             self._lose(other)
 
-    def _attached(self, hello: Hello, wake: Callable[[bool], None]) -> Follower:
+    def _attached(self, request: AttachRequest, wake: Callable[[bool], None]) -> Follower:
         stream = self.stream
         copy = None
         with stream.lock:
-            resumed = stream.resume(hello.position, wake) if hello.life == stream.life else None
+            resumed = stream.resume(request.position, wake) if request.life == stream.life else None
             is_resumed = resumed is not None
-            if not is_resumed and hello.only_resumes:
+            if not is_resumed and request.only_resumes:
                 raise Gone("the stream is not kept from there on")
             cursor = resumed or stream.begin(wake)
             try:
-                if not is_resumed or hello.wants_copy:
-                    had = {path: _split(digests) for path, digests in hello.had.items()}
-                    copy = Copy(stream, self._disk, had, wake, cursor)
+                if not is_resumed or request.wants_copy:
+                    known = {path: _split(digests) for path, digests in request.digests.items()}
+                    copy = Copy(stream, self._disk, known, wake, cursor)
             except BaseException:
                 stream.detach(cursor)
                 raise
@@ -263,15 +265,15 @@ class Followers:
             self._copies += copy is not None
             self._resumes += is_resumed
         how = "continues" if is_resumed else "is new, or was away for too long"
-        what = "compares what it has" if hello.had else "gets a copy of everything"
-        logger.info("%s follows: it %s%s", hello.name, how, f", and {what}" if copy is not None else "")
-        barrier = self._barrier if hello.server else None
+        what = "compares what it has" if request.digests else "gets a copy of everything"
+        logger.info("%s follows: it %s%s", request.name, how, f", and {what}" if copy is not None else "")
+        barrier = self._barrier if request.server else None
         attached = Attached(
             *(stream.life, cursor.position, is_resumed, self._wall_ms()),
-            is_out_of_sync=bool(hello.server) and not (barrier is not None and barrier.may_be_in_sync),
+            is_out_of_sync=bool(request.server) and not (barrier is not None and barrier.may_be_in_sync),
             confirms_wait=barrier is not None,
         )
-        return Follower(self, hello, attached, cursor, copy)
+        return Follower(self, request, attached, cursor, copy)
 
     def acknowledge(self, ack: Ack) -> bool:
         """See `Source`."""

@@ -64,8 +64,8 @@ class Kind(IntEnum):
     """Bytes of a file from offset `a` on, and `b` zeros behind them."""
     COPY_END = 24
     ATTACHED = 25
-    """The first frame that a receiver gets: `a` is the life, and `b` the position from which it gets the stream. The
-    flag is `RESUMED`, `OUT_OF_SYNC`, `CONFIRMS_WAIT` or a sum of them. The payload is the server's wall clock: `Attached`."""
+    """The first frame of a connection: `a` is the life, and `b` the position at which the stream starts. The flag is a
+    sum of `RESUMED`, `OUT_OF_SYNC` and `CONFIRMS_WAIT`. The payload is the server's wall clock: see `Attached`."""
     TAKE_OVER = 26
     """The server has ended, and the receiver has everything: it is to take over."""
 

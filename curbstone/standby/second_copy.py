@@ -18,7 +18,7 @@ from curbstone.standby.frames import ATTACHED_BYTES, Attached, BadFrame, InSync
 from curbstone.standby.place import Place, State
 from curbstone.standby.scope import NO_DATA
 
-HAD_BYTES_MAX = 24 * 1024 * 1024
+DIGESTS_BYTES_MAX = 24 * 1024 * 1024
 """The most that is sent of the digests; what they do not cover is copied."""
 DIGITS = 16
 
@@ -45,7 +45,7 @@ class SecondCopy:
         self._disk = disk
         self._now_ms = now_ms
         self._head = b""
-        self._asked: tuple[int, int] | None = None
+        self._requested: tuple[int, int] | None = None
         """The life and the position from which it asked to continue."""
         self._in_sync_ms: int | None = None
         """When the last acknowledgement was sent after which the server did not confirm alone."""
@@ -83,10 +83,10 @@ class SecondCopy:
         """Return what to ask a server for, in its present life. With `compares` the whole copy is read."""
         state, position = self.state, self.place.position
         asked: dict[str, Any] = {"server": state.server, "term": state.term, "copy_id": state.copy, "key": self.key}
-        self.attached, self._head, self._asked = None, b"", None
+        self.attached, self._head, self._requested = None, b"", None
         if not compares and self.place.can_resume and position is not None and position.life == life:
             position = self.applier.resume()
-            self._asked = life, position.applied
+            self._requested = life, position.applied
             return asked | {"life": f"{life:016x}", "position": position.applied, "only_resume": True}
         if state.wants_full_copy:
             return asked | {"copy_all": True}
@@ -105,8 +105,10 @@ class SecondCopy:
 
     def _begin(self, attached: Attached) -> None:
         if attached.is_resumed:
-            if (attached.life, attached.position) != self._asked:
-                raise BadFrame(f"the server continues at {attached.position}, and not as it was asked: {self._asked}")
+            if (attached.life, attached.position) != self._requested:
+                raise BadFrame(
+                    f"the server continues at {attached.position}, and not as it was asked: {self._requested}"
+                )
         else:
             self.applier.begin(attached.life, attached.position)
         if attached.is_out_of_sync:
@@ -185,10 +187,10 @@ class SecondCopy:
         self.applier.close()
 
 
-def _encoded(had: Mapping[str, list[bytes]]) -> dict[str, str]:
+def _encoded(digests: Mapping[str, list[bytes]]) -> dict[str, str]:
     found: dict[str, str] = {}
-    left = HAD_BYTES_MAX
-    for path, blocks in had.items():
+    left = DIGESTS_BYTES_MAX
+    for path, blocks in digests.items():
         text = b64encode(b"".join(blocks)).decode()
         left -= len(path) + len(text) + 8
         if left < 0:

@@ -116,7 +116,7 @@ class WebSocketProtocol(TurnStream):
         self._transport.write(response)
         assert self._session
         self._session.start(self)
-        self._account.begin(self)
+        self._account.set_holder(self)
         if rest:
             self.data_received(rest)
 

@@ -11,7 +11,7 @@ import pytest
 from curbstone.backup.files import BackupError
 from curbstone.core.disk import OsDisk, OsFile
 from curbstone.core.errors import Conflict
-from curbstone.gateway.resources.server.standby import Hello
+from curbstone.gateway.resources.server.standby import AttachRequest
 from curbstone.standby import history as histories
 from curbstone.standby.followers import FOLLOWERS_MAX, Follower, FollowerEnded, Followers
 from curbstone.standby.frames import ATTACHED_BYTES, Attached, BadFrame, Kind, encode
@@ -62,7 +62,7 @@ class Shop:
         asked = self.recorder.request()
         self.recorder.begin()
         life, position = int(asked.get("life", "0"), 16), asked.get("position", 0)
-        self.follower = self.followers.attach(Hello("test", life, position, asked["copy_all"]), lambda: None)
+        self.follower = self.followers.attach(AttachRequest("test", life, position, asked["copy_all"]), lambda: None)
         self.receive()
         assert self.recorder.attached is not None
         return self.recorder.attached
@@ -176,7 +176,7 @@ def test_a_copy_that_was_not_complete_is_begun_again(shop: Shop) -> None:
     shop.write("a")
     asked = shop.recorder.request()
     assert asked == {"copy_all": True}
-    follower = shop.followers.attach(Hello("test", wants_copy=True), lambda: None)
+    follower = shop.followers.attach(AttachRequest("test", wants_copy=True), lambda: None)
     data = follower.read() + follower.read()
     shop.recorder.receive(data[: len(data) // 2])
     assert shop.recorder.is_copying
@@ -317,7 +317,7 @@ def test_a_stream_that_is_none_is_refused(shop: Shop) -> None:
 
 
 def test_a_follower_that_is_too_slow_is_cut_off_and_the_others_are_not(shop: Shop) -> None:
-    slow = shop.followers.attach(Hello("slow"), lambda: None)
+    slow = shop.followers.attach(AttachRequest("slow"), lambda: None)
     shop.attach()
     file = shop.shipped.open("queues/large", create=True)
     for _ in range(20):
@@ -334,12 +334,12 @@ def test_a_follower_that_is_too_slow_is_cut_off_and_the_others_are_not(shop: Sho
 
 
 def test_there_are_only_so_many_followers(shop: Shop) -> None:
-    attached = [shop.followers.attach(Hello("test"), lambda: None) for _ in range(FOLLOWERS_MAX)]
+    attached = [shop.followers.attach(AttachRequest("test"), lambda: None) for _ in range(FOLLOWERS_MAX)]
     with pytest.raises(Conflict, match=f"{FOLLOWERS_MAX} followers are attached"):
-        shop.followers.attach(Hello("test"), lambda: None)
+        shop.followers.attach(AttachRequest("test"), lambda: None)
     attached[0].close()
     attached[0].close()
-    shop.followers.attach(Hello("test"), lambda: None)
+    shop.followers.attach(AttachRequest("test"), lambda: None)
     shop.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from curbstone.core.disk import OsDisk
 from curbstone.core.errors import Conflict, Gone
-from curbstone.gateway.resources.server.standby import Ack, Hello
+from curbstone.gateway.resources.server.standby import Ack, AttachRequest
 from curbstone.standby.copying import BLOCK_BYTES
 from curbstone.standby.followers import Follower, Followers
 from curbstone.standby.frames import BadFrame, InSync, Kind
@@ -87,12 +87,12 @@ class Pair:
     def new_copy(self, boot: bytes = BOOT) -> SecondCopy:
         return SecondCopy(self.disk, boot, AtOnce(), lambda: self.now_ms)
 
-    def hello(self, *, compares: bool = False) -> Hello:
+    def request(self, *, compares: bool = False) -> AttachRequest:
         """Return what the copy says."""
         server = self.server
         self.copy.meet(server.place.state.server, server.place.state.term)
         asked = self.copy.request(server.stream.life, compares=compares)
-        return Hello(
+        return AttachRequest(
             "copy",
             int(asked.get("life", "0"), 16),
             asked.get("position", 0),
@@ -107,7 +107,7 @@ class Pair:
 
     def attach(self, *, compares: bool = False) -> int:
         """Attach the copy and have it receive everything; return how many bytes were sent."""
-        self.follower = self.server.followers.attach(self.hello(compares=compares), lambda: None)
+        self.follower = self.server.followers.attach(self.request(compares=compares), lambda: None)
         return self.receive()
 
     def receive(self) -> int:
@@ -177,7 +177,7 @@ def test_a_copy_whose_machine_was_started_again_compares(pair: Pair) -> None:
     pair.leave()
     pair.copy.close()
     pair.copy = pair.new_copy(b"another boot")
-    assert not pair.hello().only_resumes
+    assert not pair.request().only_resumes
 
 
 def test_a_directory_with_other_data_is_not_overwritten(pair: Pair, tmp_path: Path) -> None:
@@ -189,9 +189,9 @@ def test_a_directory_with_other_data_is_not_overwritten(pair: Pair, tmp_path: Pa
             pair.disk.make_dir("queues")
         pair.copy = pair.new_copy()
         with pytest.raises(NotItsCopy, match=text):
-            pair.hello()
+            pair.request()
     pair.copy = pair.new_copy()
-    wrong = Hello("copy", server="ab" * 16)
+    wrong = AttachRequest("copy", server="ab" * 16)
     with pytest.raises(Conflict, match="copy of another server, abababab"):
         pair.server.followers.attach(wrong, lambda: None)
 
@@ -204,12 +204,12 @@ def test_a_promoted_copy_ends_the_server_that_it_replaces(pair: Pair) -> None:
     state = pair.copy.state
     assert state.is_server and state.term == 2 and state.skips_ids and state.server == pair.server.place.state.server
     with pytest.raises(NotItsCopy, match="not promoted after this one"):
-        pair.hello()
+        pair.request()
     with pytest.raises(NotPromoted, match="a server already"):
         pair.copy.promote(accepts_loss=True)
-    hello = Hello("copy", server=state.server, term=state.term)
+    request = AttachRequest("copy", server=state.server, term=state.term)
     with pytest.raises(Conflict, match="replaced by one of term 2"):
-        pair.server.followers.attach(hello, lambda: None)
+        pair.server.followers.attach(request, lambda: None)
     assert pair.server.ending.terms == [2]
 
 
@@ -224,7 +224,7 @@ def test_a_former_server_that_follows_copies_everything(pair: Pair) -> None:
 
 
 def test_half_a_copy_is_not_promoted(pair: Pair) -> None:
-    follower = pair.server.followers.attach(pair.hello(), lambda: None)
+    follower = pair.server.followers.attach(pair.request(), lambda: None)
     pair.copy.receive(follower.read())
     pair.copy.receive(follower.read())
     with pytest.raises(NotPromoted, match="not complete"):
@@ -279,8 +279,8 @@ def test_a_power_cut_while_it_catches_up_makes_a_copy_unusable(pair: Pair) -> No
 def test_a_server_that_continues_anywhere_else_is_not_believed(pair: Pair) -> None:
     pair.attach()
     pair.leave()
-    hello = pair.hello()
-    other = pair.server.followers.attach(hello._replace(position=0), lambda: None)
+    request = pair.request()
+    other = pair.server.followers.attach(request._replace(position=0), lambda: None)
     with pytest.raises(BadFrame, match="and not as it was asked"):
         pair.copy.receive(other.read())
 

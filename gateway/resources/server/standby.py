@@ -40,16 +40,16 @@ END_S = 0.2
 """How long the reply to a switchover has to be sent, before the server ends."""
 NAME_CHARS_MAX = 100
 NUMBER_MAX = (1 << 63) - 1
-HAD_BYTES_MAX = BACKUP_LIST_BYTES_MAX
+DIGESTS_BYTES_MAX = BACKUP_LIST_BYTES_MAX
 DIGEST_BYTES = 16
 
-_OF_A_HELLO = ("name", "life", "position", "copy_all", "only_resume", "server", "term", "copy_id", "key", "had")
+_ATTACH_FIELDS = ("name", "life", "position", "copy_all", "only_resume", "server", "term", "copy_id", "key", "had")
 _KEY = re.compile(r"[0-9a-f]{0,64}")
 
 logger = logging.getLogger("curbstone.gateway")
 
 
-class Hello(NamedTuple):
+class AttachRequest(NamedTuple):
     """What a follower says when it attaches."""
 
     name: str = "a follower"
@@ -68,7 +68,7 @@ class Hello(NamedTuple):
     """Of a standby: the id of its copy."""
     key: str = ""
     """Of a standby: under which it acknowledges."""
-    had: Mapping[str, bytes] = {}
+    digests: Mapping[str, bytes] = {}
     """The digests of what it has, by path."""
 
 
@@ -90,7 +90,7 @@ class Follower(Protocol):
     """How long to wait for more before something is sent."""
 
     @property
-    def is_quick(self) -> bool:
+    def is_nonblocking(self) -> bool:
         """Whether `read` does not block for long now."""
 
     def read(self) -> bytes:
@@ -128,7 +128,7 @@ class Source(Protocol):
     def end(self) -> int:
         """The position behind the last change."""
 
-    def attach(self, hello: Hello, wake: Callable[[], None]) -> Follower:
+    def attach(self, request: AttachRequest, wake: Callable[[], None]) -> Follower:
         """Attach one that follows. Blocks. Raise Conflict or Unavailable.
 
         `wake` is called on any thread when there is more to read.
@@ -219,13 +219,14 @@ class Standby:
         peer = request.scope["peer"]
         if not (peer.tls or self._may_be_plain or is_loopback(peer.host)):
             raise Problem(403, "the stream has every message and the hashes of all tokens: follow over TLS, https://")
-        hello = _asked(await read_object(request, request.receive, HAD_BYTES_MAX, "a follower", _OF_A_HELLO))
+        fields = await read_object(request, request.receive, DIGESTS_BYTES_MAX, "a follower", _ATTACH_FIELDS)
+        attach_request = _attach_request(fields)
         self._connections.check(access)
-        access.replicate(hello.name)
+        access.replicate(attach_request.name)
         request.scope["slot"].is_follower = True
         bell = ThreadBell()
         source = self._source
-        follower: Follower = await in_thread(lambda: source.attach(hello, bell.ring))
+        follower: Follower = await in_thread(lambda: source.attach(attach_request, bell.ring))
         return StreamReply(self, request, access, follower, bell)
 
     async def acknowledge(self, request: Request) -> Response:
@@ -291,7 +292,7 @@ class StreamReply(StreamingResponse):
         try:
             while not (self._is_cut or is_gone(request)):
                 follower = self._follower
-                if piece := follower.read() if follower.is_quick else await in_thread(follower.read):
+                if piece := follower.read() if follower.is_nonblocking else await in_thread(follower.read):
                     yield piece
                 elif self._is_over:  # only now, so that it has what was there when the end was asked for
                     break
@@ -330,7 +331,7 @@ def _lease(lease: Any) -> dict[str, Any] | None:
     }
 
 
-def _asked(fields: dict[str, Any]) -> Hello:
+def _attach_request(fields: dict[str, Any]) -> AttachRequest:
     name, life = fields.get("name", ""), fields.get("life", "")
     if not isinstance(name, str) or len(name) > NAME_CHARS_MAX or not name.isprintable():
         raise BadRequest(f'bad "name": expected at most {NAME_CHARS_MAX} characters that can be printed')
@@ -340,7 +341,7 @@ def _asked(fields: dict[str, Any]) -> Hello:
         number = -1
     if not 0 <= number <= NUMBER_MAX:
         raise BadRequest(f'bad "life" {str(life)[:40]!r}: expected the one that the stream had, in hexadecimal')
-    return Hello(
+    return AttachRequest(
         name or "a follower",
         number,
         _number(fields, "position"),
