@@ -349,18 +349,18 @@ class StandbyProcess:
         while not self._is_over:
             why = ""
             try:
-                lease.look()
+                lease.refresh()
                 if self._asked is None and not self._copy.is_handed_over:
                     self._check(accepts_loss=False)
                     self._ask(accepts_loss=False)
             except NotPromoted as error:
-                why = f"this copy does not take the lease, which is over: {error}" if lease.is_over else ""
+                why = f"this copy does not take the lease, which is over: {error}" if lease.is_expired else ""
             except (OSError, ValueError) as error:
                 why = f"the lease can't be read: {error}"
             if why and why != reported:
                 log.warning("%s", why)
             reported = why
-            time.sleep(lease.look_s)
+            time.sleep(lease.poll_s)
 
     def _check(self, *, accepts_loss: bool) -> None:
         """Raise NotPromoted if the copy may not be promoted now."""
@@ -412,10 +412,10 @@ def is_to_serve(data: Path, lease: LeaseWatch | None = None) -> bool:
     """
     if not (data / STATE_FILE).is_file():
         has_data = data.is_dir() and any(each.name not in NO_DATA for each in data.iterdir())
-        return lease is not None and has_data and lease.lets_serve(State())
+        return lease is not None and has_data and lease.may_serve(State())
     state = Place(OsDisk(data, is_shared=True), b"").state
     if lease is not None:
-        return state.is_server and lease.lets_serve(state)
+        return state.is_server and lease.may_serve(state)
     if not state.is_server or state.term == 1:
         return False
     try:

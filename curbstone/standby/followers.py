@@ -310,7 +310,7 @@ class Followers:
         if self._lease is None:
             return True
         self._lease.name_in_sync()
-        return self._lease.holder.names_nobody
+        return self._lease.holder.names_no_standby
 
     def tick(self) -> None:
         """Look at the clock: a standby may be silent or have been away for too long, and the lease may be over."""
@@ -325,10 +325,10 @@ class Followers:
         except OSError as error:
             logger.error("the state of the standby can't be noted: %s", error)
         if self._lease is not None:
-            self._lease.beat()
+            self._lease.heartbeat()
             if self.is_in_sync:
                 self._lease.name_in_sync(self._place.state.believed)
-            if why := self._lease.why_over:
+            if why := self._lease.end_reason:
                 self._ending.because(why)
 
     def _lose(self, follower: Follower) -> None:

@@ -32,7 +32,7 @@ MARGIN_MS = 2000
 """How long before its end the holder stops confirming."""
 RENEWALS = 3
 """How often the lease is renewed in its ttl."""
-LOOKS = 6
+POLLS = 6
 """How often a watcher reads the lease in a ttl."""
 HAND_OVER_MS_MAX = 20_000
 """How long a server that hands over has to end by itself, while it holds no lease."""
@@ -130,7 +130,7 @@ class NotFree(Exception):
     """The lease must not be taken. The text says why."""
 
 
-def perform(store: LeaseStore, call: Call) -> Found | None:
+def call_store(store: LeaseStore, call: Call) -> Found | None:
     """Call the store; return the record that it has now. Raise what the store raises."""
     if call.lease is None:
         return store.read()
@@ -173,13 +173,13 @@ class Holder:
         return self._now_ms() < self.valid_until_ms
 
     @property
-    def is_over(self) -> bool:
+    def is_expired(self) -> bool:
         """Whether the server has to end: its lease has run out, or that of another server has begun."""
         now_ms = self._now_ms()
         return now_ms >= self.valid_until_ms and now_ms >= self._ends_ms
 
     @property
-    def names_nobody(self) -> bool:
+    def names_no_standby(self) -> bool:
         """Whether it is certain that the record in the store names no standby as in sync, and will not (L2)."""
         with self._lock:
             leases = [self.lease, self._in_store, *(lease for lease, _ in self._sent.values())]
@@ -276,21 +276,21 @@ class Watch:
         """When this version was read for the first time."""
         self._now_ms = now_ms
 
-    def saw(self, found: Found | None) -> None:
+    def observe(self, found: Found | None) -> None:
         """A read that has ended just now has returned this."""
         if found is None or self.found is None or found.version != self.found.version:
             self.since_ms = self._now_ms()
         self.found = found
 
     @property
-    def silent_ms(self) -> int:
+    def unrenewed_ms(self) -> int:
         """For how long the holder has not renewed it."""
         return self._now_ms() - self.since_ms
 
     @property
-    def is_over(self) -> bool:
+    def is_expired(self) -> bool:
         """Whether the holder can't confirm any more."""
-        return self.found is not None and self.silent_ms >= self.found.lease.ttl_ms
+        return self.found is not None and self.unrenewed_ms >= self.found.lease.ttl_ms
 
     def possible_loss(self, copy: Candidate, lag_ms: int | None, *, accepts_loss: bool = False) -> str:
         """Return what a copy that takes the lease now may lack, or "". Raise NotFree if it must not take it.
@@ -304,8 +304,8 @@ class Watch:
         if lease.server != copy.server:
             raise NotFree(f"the lease is that of server {lease.server[:8]}, and this is a copy of {copy.server[:8]}")
         is_mine = lease.holder == copy.id
-        if not is_mine and not self.is_over:
-            raise NotFree(f"{lease.name} holds the lease, and has renewed it {self.silent_ms / 1000:.1f} s ago")
+        if not is_mine and not self.is_expired:
+            raise NotFree(f"{lease.name} holds the lease, and has renewed it {self.unrenewed_ms / 1000:.1f} s ago")
         if lease.term != copy.term + is_mine:
             raise NotFree(f"the lease is of term {lease.term}, and this is a copy of term {copy.term}")
         if not copy.is_complete:
@@ -319,7 +319,7 @@ class Watch:
             raise NotFree(f"the copy is more than {(lag_ms or 0) / 1000:g} s behind")
         return "the server did not wait for this copy before it confirmed"
 
-    def taken_by(self, server: Lease) -> Lease | None:
+    def lease_for(self, server: Lease) -> Lease | None:
         """Return the record that the server of a directory writes to hold the lease; None if it has to wait.
 
         `server.sync` has the copies that the record may name, as stored in the directory. Raise Replaced, or NotFree if
@@ -336,7 +336,7 @@ class Watch:
             return replace(server, sync=tuple(copy for copy in lease.sync if copy in server.sync))
         if lease.term >= server.term:
             raise Replaced(lease)
-        return replace(server, sync=()) if self.is_over else None
+        return replace(server, sync=()) if self.is_expired else None
 
 
 class LeaseBarrier:

@@ -14,7 +14,7 @@ from curbstone.core.errors import Unavailable
 from curbstone.exit_codes import REPLACED, CommandFailed
 from curbstone.standby.clock import now_ms
 from curbstone.standby.lease import (
-    LOOKS,
+    POLLS,
     RENEWALS,
     BadLease,
     Holder,
@@ -24,7 +24,7 @@ from curbstone.standby.lease import (
     Replaced,
     UnfitStore,
     Watch,
-    perform,
+    call_store,
 )
 from curbstone.standby.place import Place, place_of_server
 
@@ -91,7 +91,7 @@ class LeaseKeeper:
         """Make the calls to the store that are due. Raise Replaced, OSError or BadLease."""
         while (call := self.holder.call()) is not None:
             try:
-                self.holder.answer(perform(self._store, call))
+                self.holder.answer(call_store(self._store, call))
             except (OSError, BadLease):
                 self.holder.failed()
                 raise
@@ -106,21 +106,21 @@ class LeaseKeeper:
                 time.sleep(AGAIN_S)
 
     @property
-    def why_over(self) -> str:
+    def end_reason(self) -> str:
         """Why the server has to end, or ""."""
         if self.replaced is not None and self.replaced.holder != self._given_to:
             return str(Replaced(self.replaced))
-        if self.holder.is_over:
+        if self.holder.is_expired:
             return "the lease could not be renewed in time, and a standby may take it"
         return ""
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the server has not called `beat` for a third of the ttl, so that another one should serve."""
+        """Whether the server has not called `heartbeat` for a third of the ttl, so that another one should serve."""
         alive_ms = self._alive_ms
         return alive_ms is not None and now_ms() - alive_ms > self.holder.lease.ttl_ms // RENEWALS
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """The server's thread is running. Called at least every second."""
         self._alive_ms = now_ms()
 
@@ -135,7 +135,7 @@ class LeaseKeeper:
         self._given_to = copy
         self.holder.hand_over(copy, name)
         self._wake.set()
-        while not (self.holder.holds or self.holder.is_over):
+        while not (self.holder.holds or self.holder.is_expired):
             if self.replaced is not None and self.replaced.holder == copy:
                 return
             time.sleep(LOOK_S)
@@ -184,8 +184,8 @@ def acquire(store: LeaseStore, server: Lease) -> LeaseKeeper:
             if not is_checked:
                 store.check()
                 is_checked = True
-            watch.saw(store.read())
-            lease = watch.taken_by(server)
+            watch.observe(store.read())
+            lease = watch.lease_for(server)
             if lease is not None:
                 version = watch.found.version if watch.found is not None else None
                 keeper = LeaseKeeper(store, Holder(lease, version, now_ms))
@@ -207,7 +207,7 @@ def acquire(store: LeaseStore, server: Lease) -> LeaseKeeper:
                 logger.warning(
                     "waiting for the lease: %s holds it", watch.found.lease.name if watch.found else "nobody"
                 )
-        time.sleep(server.ttl_ms / 1000 / LOOKS)
+        time.sleep(server.ttl_ms / 1000 / POLLS)
 
 
 def acquired(disk: Disk, settings: Settings) -> LeaseKeeper:

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING
 from curbstone.exit_codes import CommandFailed
 from curbstone.standby.clock import now_ms
 from curbstone.standby.frames import InSync
-from curbstone.standby.lease import LOOKS, BadLease, Candidate, Found, Holder, Lease, NotFree, Replaced, Watch, perform
+from curbstone.standby.lease import (
+    POLLS,
+    BadLease,
+    Candidate,
+    Found,
+    Holder,
+    Lease,
+    NotFree,
+    Replaced,
+    Watch,
+    call_store,
+)
 from curbstone.standby.lease_keeper import store_at
 from curbstone.standby.place import State
 from curbstone.standby.second_copy import NotPromoted, SecondCopy
@@ -33,7 +44,7 @@ class LeaseWatch:
         self._lag_ms = None if settings.failover_lag is None else int(settings.failover_lag * 1000)
         self._watch = Watch(now_ms)
         self._lock = threading.RLock()
-        self.look_s = settings.lease_ttl / LOOKS
+        self.poll_s = settings.lease_ttl / POLLS
         """The pause between two reads."""
 
     @property
@@ -42,9 +53,9 @@ class LeaseWatch:
         return self._watch.found
 
     @property
-    def is_over(self) -> bool:
+    def is_expired(self) -> bool:
         """Whether the holder can't confirm any more."""
-        return self._watch.is_over
+        return self._watch.is_expired
 
     @property
     def holder_url(self) -> str:
@@ -52,10 +63,10 @@ class LeaseWatch:
         found = self._watch.found
         return "" if found is None or found.lease.url == self._url else found.lease.url
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the lease. Raise OSError or BadLease."""
         with self._lock:
-            self._watch.saw(self._store.read())
+            self._watch.observe(self._store.read())
 
     def possible_loss(self, copy: SecondCopy, reaches_ms: int | None, *, accepts_loss: bool = False) -> str:
         """Return what a copy may lack that takes the lease now, or "". Raise NotPromoted."""
@@ -82,7 +93,7 @@ class LeaseWatch:
         """
         with self._lock:  # so that the version that is replaced is the one that was judged
             try:
-                self.look()
+                self.refresh()
                 possible_loss = self.possible_loss(copy, reaches_ms, accepts_loss=accepts_loss)
                 self._take(copy.state)
             except (BadLease, Replaced) as error:
@@ -104,23 +115,23 @@ class LeaseWatch:
         holder = Holder(lease, found.version, now_ms)
         call = holder.call()
         assert call is not None
-        holder.answer(perform(self._store, call))
+        holder.answer(call_store(self._store, call))
 
     def close(self) -> None:
         """Close the connection to the store."""
         with self._lock:
             self._store.close()
 
-    def lets_serve(self, state: State) -> bool:
+    def may_serve(self, state: State) -> bool:
         """Return whether the directory of a server may be served: no other one has replaced it. Raise CommandFailed."""
         while True:
             try:
-                self.look()
+                self.refresh()
             except BadLease as error:
                 raise CommandFailed(str(error)) from None
             except OSError as error:
                 log.warning("the lease can't be read: %s", error)
-                time.sleep(self.look_s)
+                time.sleep(self.poll_s)
             else:
                 found = self._watch.found
                 return found is None or found.lease.server != state.server or found.lease.term <= state.term

@@ -9,7 +9,7 @@ from curbstone.standby.barrier import StandbyBarrier
 from curbstone.standby.frames import Decoder, InSync, Kind
 from curbstone.standby.lag import Lag
 from curbstone.standby.lease import (
-    LOOKS,
+    POLLS,
     Call,
     Candidate,
     Found,
@@ -110,7 +110,7 @@ class Machine:
                     if not self.is_server:
                         self.promote()
             elif not isinstance(result, OSError):
-                self.watch.saw(result)
+                self.watch.observe(result)
         except Replaced as error:
             self.replaced(error.lease)
         except OSError:
@@ -152,23 +152,23 @@ class Machine:
     def may_continue_alone(self) -> bool:
         assert self.holder is not None
         self.holder.name_in_sync()
-        return self.holder.names_nobody
+        return self.holder.names_no_standby
 
     def serve(self) -> None:
-        turns = [self.look, self.work]
+        turns = [self.refresh, self.work]
         self.rng.shuffle(turns)
         for turn in turns:
             if self.serves:
                 turn()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Look at the clock."""
         holder = self.holder
         assert holder is not None
         if self.now_ms() - self.ticked_ms < TICK_MS:
             return
         self.ticked_ms = self.now_ms()
-        if holder.is_over:
+        if holder.is_expired:
             self.world.counts["ran out"] += 1
             self.end()
             return
@@ -333,7 +333,7 @@ class Machine:
             return
         if self.holder is not None:
             return
-        if self.waits_for is None and self.now_ms() - self.looked_ms >= TTL_MS // LOOKS:
+        if self.waits_for is None and self.now_ms() - self.looked_ms >= TTL_MS // POLLS:
             self.looked_ms = self.now_ms()
             self.ask(Call())
             return
@@ -349,7 +349,7 @@ class Machine:
         if self.waits_for is not None or self.watch.found is None and self.world.store.found is not None:
             return
         try:
-            lease = self.watch.taken_by(self.mine())
+            lease = self.watch.lease_for(self.mine())
         except Replaced as error:
             if error.lease.term > self.term:
                 self.is_server, self.is_complete = False, False

@@ -67,7 +67,7 @@ def _answered_late(patch: Patch) -> None:
 
 def _failed_is_forgotten(patch: Patch) -> None:
     """Whether a call that has failed has worked all the same does not count when it is asked who is in sync."""
-    patch.setattr(Holder, "names_nobody", property(lambda self: not self.lease.sync))
+    patch.setattr(Holder, "names_no_standby", property(lambda self: not self.lease.sync))
 
 
 def _given_and_kept(patch: Patch) -> None:
@@ -129,10 +129,10 @@ def _property(patch: Patch, owner: type, name: str, value: Callable[[Any], objec
 
 
 def _waits_less(patch: Patch) -> None:
-    def is_over(self: Watch) -> bool:
-        return self.found is not None and self.silent_ms >= self.found.lease.ttl_ms // 2
+    def is_expired(self: Watch) -> bool:
+        return self.found is not None and self.unrenewed_ms >= self.found.lease.ttl_ms // 2
 
-    _property(patch, Watch, "is_over", is_over)
+    _property(patch, Watch, "is_expired", is_expired)
 
 
 RARE = ("L1: there is no margin", "L3: a standby that joins is named", "L4: half a copy takes it")
@@ -147,7 +147,7 @@ PLANTS: dict[str, Callable[[Patch], None]] = {
     "L2: the record is not changed": lambda patch: patch.setattr(Machine, "may_continue_alone", lambda self: True),
     "L2: a call that has failed is forgotten": _failed_is_forgotten,
     "L3: a standby that joins is named": _named_at_once,
-    "L4: nobody waits": lambda patch: _property(patch, Watch, "is_over", lambda watch: watch.found is not None),
+    "L4: nobody waits": lambda patch: _property(patch, Watch, "is_expired", lambda watch: watch.found is not None),
     "L4: half the time is waited for": _waits_less,
     "L4: the record need not name it": _named_by_nobody,
     "L4: half a copy takes it": lambda patch: _changed(

@@ -97,17 +97,17 @@ def test_a_server_gets_its_lease_and_renews_it(store: LeaseStore, request: pytes
     keeper.hand_over("b", "two")
     found = store.read()
     assert found is not None and (found.lease.holder, found.lease.term, found.lease.sync) == ("b", 2, ())
-    assert not keeper.holder.holds and not keeper.why_over
+    assert not keeper.holder.holds and not keeper.end_reason
 
 
 def test_the_lease_of_a_server_that_is_stuck_is_not_renewed(in_kubernetes: LeaseStore, api: KubernetesApi) -> None:
     keeper = acquire(store_at("k8s://shop/lease", 15), replace(LEASE, ttl_ms=6000))
     before = api.writes
     until(lambda: api.writes > before, "it is not renewed before the server runs")
-    keeper.beat()
-    until(lambda: keeper.why_over)
+    keeper.heartbeat()
+    until(lambda: keeper.end_reason)
     assert keeper.is_stuck and keeper.replaced is None
-    keeper.beat()
+    keeper.heartbeat()
     before = api.writes
     until(lambda: api.writes > before, "it is not renewed although the server runs")
     keeper.hand_over("b", "two")
@@ -123,7 +123,7 @@ def test_a_lease_that_is_renewed_while_it_is_judged_is_not_taken(
     place.close()
     copy = SecondCopy(OsDisk(tmp_path / "copy", is_shared=True), b"", AtOnce(), lambda: 0)
     watch = LeaseWatch(load({"lease": "k8s://shop/lease", "standby_backlog": "1MiB"}))
-    looks = threading.Thread(target=watch.look)
+    looks = threading.Thread(target=watch.refresh)
 
     def possible_loss(*_: object, **_more: object) -> str:
         in_kubernetes.write(replace(LEASE, write="2"), first)
