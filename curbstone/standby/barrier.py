@@ -74,15 +74,15 @@ class StandbyBarrier:
         """In JOINING: where the stream was when the standby joined."""
         self._acknowledged_ms = self._since_ms = now_ms()
         self._lock = threading.RLock()
-        stream.require()
+        stream.activate()
 
     # --- confirms
 
     def begin(self) -> None:
-        self._stream.forget_need()
+        self._stream.reset_required_position()
 
     def end(self) -> int:
-        return self._stream.need
+        return self._stream.required_position
 
     def allows(self, mark: int) -> bool:
         return mark <= self.acknowledged or self.state is BarrierState.ALONE

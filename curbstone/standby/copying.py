@@ -103,7 +103,7 @@ class Copy:
         with self._stream.lock:
             path = next(iter(self._left), None)
             if path is None:
-                self._stream.note_time()  # of the moment that it is a copy of
+                self._stream.add_time()  # of the moment that it is a copy of
                 self.cursor.add_own(Kind.COPY_END)
                 self.cursor.renamed, self.cursor.removed = lambda _old, _new: None, lambda _path: None
                 return False

@@ -114,7 +114,7 @@ class Follower:
         if self._first:
             data, self._first = self._first, b""
             return data
-        self._followers.note_time()
+        self._followers.add_time()
         if self._cursor.is_cut_off:
             self._followers.cut_off += 1
             raise FollowerEnded("it was slower than the backlog allows, or a change failed so that it has to compare")
@@ -352,12 +352,12 @@ class Followers:
         give = partial(lease.hand_over, ready.copy, ready.name) if lease is not None else lambda: None
         return Handover(self.stream, self._place, ready, self._ending, self.has_failed, give)
 
-    def note_time(self) -> None:
+    def add_time(self) -> None:
         """Have the wall clock in the stream now and then."""
         now_s = time.monotonic()
         if now_s - self._timed_s >= TIME_S:
             self._timed_s = now_s
-            self.stream.note_time()
+            self.stream.add_time()
 
     def left(self, follower: Follower, cursor: Cursor) -> None:
         """Forget a follower."""

@@ -127,7 +127,7 @@ class ShippingDisk:
     def failed(self, error: OSError) -> None:
         """A call has failed. If it may have changed something, those who receive the stream have to compare."""
         if not isinstance(error, FileNotFoundError | FileExistsError) and error.errno not in DID_NOTHING:
-            self.stream.break_off()
+            self.stream.invalidate()
 
     def _change(self, make: Callable[[], None], kind: Kind, path: str, payload: Sequence[bytes] = ()) -> None:
         """Change a name, and say so in the stream."""
@@ -201,7 +201,7 @@ class ShippingDisk:
         except FileNotFoundError:
             raise
         except OSError:
-            self.stream.break_off()
+            self.stream.invalidate()
             raise
 
     def sync_dir(self, path: str) -> None:

@@ -98,7 +98,7 @@ class Stream:
         self.kept_bytes = kept_bytes
         self.end = 0
         """The position behind the last frame."""
-        self.is_wanted = False
+        self.is_active = False
         """Whether frames are added."""
         self._is_required = False
         self._wall_ms = wall_ms
@@ -108,28 +108,28 @@ class Stream:
         """The latest frames, each with its bytes."""
         self._held_bytes = 0
         self._cursors: tuple[Cursor, ...] = ()
-        self._left_at = 0
+        self._detached_at = 0
         """Where the stream was when the last receiver left."""
         self._syncs = 0
         self._of_thread = threading.local()
 
     # --- receivers
 
-    def require(self) -> None:
+    def activate(self) -> None:
         """Add frames from now on, also without receivers."""
         with self.lock:
-            self._is_required = self.is_wanted = True
+            self._is_required = self.is_active = True
 
     def begin(self, wake: Callable[[bool], None]) -> Cursor:
         """Attach a receiver that gets everything from now on. What was there before has to be copied."""
         with self.lock:
-            self.is_wanted = True
+            self.is_active = True
             return self._attach(Cursor(self, self.end, wake))
 
     def resume(self, position: int, wake: Callable[[bool], None]) -> Cursor | None:
         """Attach a receiver that has everything up to a position. Return None if that can't be continued."""
         with self.lock:
-            if not self.is_wanted or position < self._first:
+            if not self.is_active or position < self._first:
                 return None
             lacking: list[tuple[int, list[bytes]]] = []
             start = self.end
@@ -153,9 +153,9 @@ class Stream:
         """End a receiver. It may come back and resume as long as what it lacks is kept."""
         with self.lock:
             self._cursors = tuple(each for each in self._cursors if each is not cursor)
-            self._left_at = self.end
+            self._detached_at = self.end
 
-    def break_off(self) -> None:
+    def invalidate(self) -> None:
         """Something failed so that it is unknown what the disk has: every receiver has to compare."""
         with self.lock:
             for cursor in self._cursors:
@@ -175,19 +175,19 @@ class Stream:
         *, is_urgent: bool = False,
     ) -> None:  # fmt: skip
         """Add a frame for every receiver, if there may be any."""
-        if not self.is_wanted:
+        if not self.is_active:
             return
         buffers = encode(kind, path, a, b, payload, flag)
         size = sum(map(len, buffers))
         with self.lock:
-            if not self.is_wanted:
+            if not self.is_active:
                 return
             self.end += size
             self._keep(buffers, size)
             for cursor in self._cursors:
                 cursor.put(buffers, size, is_urgent=is_urgent)
             if kind is not Kind.END:
-                self._of_thread.need = self.end
+                self._of_thread.required_position = self.end
 
     def _keep(self, buffers: list[bytes], size: int) -> None:
         self._kept.append((size, buffers))
@@ -196,17 +196,17 @@ class Stream:
             oldest, _ = self._kept.popleft()
             self._first += oldest
             self._held_bytes -= oldest + FRAME_BYTES
-        if not self._cursors and not self._is_required and self._first > self._left_at:
-            self.is_wanted = False  # no receiver can resume any more
+        if not self._cursors and not self._is_required and self._first > self._detached_at:
+            self.is_active = False  # no receiver can resume any more
             self._forget()
 
-    def note_time(self) -> None:
+    def add_time(self) -> None:
         """Add the wall clock."""
         self.add(Kind.TIME, a=self._wall_ms())
 
     def write(self, path: str, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
         """Add a write that was made. Zeros at its end are only counted."""
-        if not self.is_wanted:
+        if not self.is_active:
             return
         pieces = [piece if type(piece) is bytes else bytes(piece) for piece in buffers if len(piece)]
         zeros = 0
@@ -223,7 +223,7 @@ class Stream:
 
     def begin_sync(self, path: str, what: Sync) -> int:
         """Note that a sync begins; return its number for `end_sync`."""
-        if not self.is_wanted:
+        if not self.is_active:
             return 0
         with self.lock:
             self._syncs += 1
@@ -248,17 +248,17 @@ class Stream:
 
     # --- how far the work of a thread reaches
 
-    def forget_need(self) -> None:
+    def reset_required_position(self) -> None:
         """Begin to count anew what a receiver must have before the work of this thread counts as received."""
-        self._of_thread.need = 0
+        self._of_thread.required_position = 0
 
     @property
-    def need(self) -> int:
+    def required_position(self) -> int:
         """The position up to which a receiver must have everything, for the work of this thread since then.
 
         The end of a sync does not count: a receiver that has its beginning acknowledges it when it has synced, too.
         """
-        need = 0
+        position = 0
         with suppress(AttributeError):
-            need = self._of_thread.need
-        return need
+            position = self._of_thread.required_position
+        return position

@@ -136,7 +136,7 @@ class Machine:
         self.serves = True
         self.life = world.lives = world.lives + 1
         self.stream = Stream(lambda: world.now_ms, kept_bytes=1 << 20)
-        self.stream.require()
+        self.stream.activate()
         self.barrier = StandbyBarrier(
             self.stream, self.now_ms, lambda: None, patience_ms=PATIENCE_MS, syncs_always=True,
             is_alone=not self.believed, record_alone=self.record_alone, may_continue_alone=self.may_continue_alone,

@@ -47,7 +47,7 @@ def _need_of_syncs(patch: Patch) -> None:
         before = self.need
         original(self, kind, *args, **more)
         if kind is not Kind.BEGIN:
-            self._of_thread.need = before
+            self._of_thread.required_position = before
 
     patch.setattr(Stream, "add", add)
 
@@ -99,7 +99,7 @@ def _unlisted_kept(patch: Patch) -> None:
 
 def _failed_changes_ignored(patch: Patch) -> None:
     _ignore(patch, ShippingDisk, "failed")
-    _ignore(patch, Stream, "break_off")
+    _ignore(patch, Stream, "invalidate")
 
 
 def _no_sync_at_a_start(patch: Patch) -> None:

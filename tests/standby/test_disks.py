@@ -211,7 +211,7 @@ def test_nothing_is_added_once_nobody_can_resume(disks: Disks) -> None:
     file = disks.disk.open("queues/a", create=True)
     for _ in range(20):
         file.write(0, [b"x" * 100])
-    assert not disks.stream.is_wanted
+    assert not disks.stream.is_active
     stopped = disks.stream.end
     file.write(0, [b"x"])
     assert disks.stream.end == stopped

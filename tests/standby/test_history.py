@@ -70,7 +70,7 @@ class Shop:
     def receive(self, cut: int = 1000) -> None:
         """Record everything, in pieces."""
         assert self.follower is not None
-        self.stream.note_time()
+        self.stream.add_time()
         while data := self.follower.read():
             for at in range(0, len(data), cut):
                 self.recorder.receive(data[at : at + cut])
