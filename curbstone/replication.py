@@ -34,7 +34,7 @@ class Ending:
 
     def __init__(self, host: AsyncioHost, end: Callable[[], object]) -> None:
         """`end` is called once, on the loop's thread."""
-        self.is_there = False
+        self.has_begun = False
         """Whether it has begun."""
         self.freeze, self.thaw = host.freeze, host.thaw
         self._loop = asyncio.get_running_loop()
@@ -42,16 +42,16 @@ class Ending:
 
     def __call__(self, term: int) -> None:
         """A server with this term has replaced this one. Called on any thread."""
-        self.because(f"a copy of this server was promoted (term {term}) and has replaced it")
+        self.end_for(f"a copy of this server was promoted (term {term}) and has replaced it")
 
-    def because(self, reason: str) -> None:
+    def end_for(self, reason: str) -> None:
         """End the server for a reason. Called on any thread."""
         log.error("%s: it serves no more", reason)
         self._loop.call_soon_threadsafe(self._begin)
 
     def _begin(self) -> None:
         self.freeze()
-        self.is_there = True
+        self.has_begun = True
         self._end()
 
 
@@ -129,7 +129,7 @@ def followers_of(
             may_continue_alone=followers.may_continue_alone,
         )
         host.barrier = barrier
-        followers.wait_with(barrier)
+        followers.set_barrier(barrier)
     if lease is not None:
         from curbstone.standby.lease import LeaseBarrier
 
@@ -140,7 +140,7 @@ def followers_of(
 
 def _tick(host: AsyncioHost, followers: Followers, broker: Broker, ending: Ending, has_waited: bool = False) -> None:
     """Look at the clock now and then, for as long as the server runs."""
-    if broker.shared.is_stopping or ending.is_there:
+    if broker.shared.is_stopping or ending.has_begun:
         return
     followers.tick()
     is_waiting = followers.confirms == "waiting"

@@ -183,7 +183,7 @@ async def _serve(settings: Settings) -> int:
             systemd.notify(systemd.READY)
             systemd.keep_alive(host)
         await stop_asked.wait()
-        if ending.is_there:
+        if ending.has_begun:
             os._exit(REPLACED)  # nothing may be confirmed any more, and an ordinary stop confirms what is under way
         log.info("stopping")
         systemd.notify(systemd.STOPPING)

@@ -33,7 +33,7 @@ from curbstone.standby.frames import BadFrame
 from curbstone.standby.lag import Lag
 from curbstone.standby.place import STATE_FILE, Place, State
 from curbstone.standby.restoring import FILES_MAX
-from curbstone.standby.scope import NO_DATA, OWN
+from curbstone.standby.scope import NO_DATA, STATE_DIR
 from curbstone.standby.second_copy import NotItsCopy, NotPromoted, SecondCopy
 from curbstone.standby.threads import SyncThreads
 
@@ -124,7 +124,7 @@ class StandbyProcess:
         try:
             with private_files():
                 for name in (REQUEST, ANSWER):
-                    (self._data / OWN / name).unlink(missing_ok=True)
+                    (self._data / STATE_DIR / name).unlink(missing_ok=True)
                 for helper in helpers:
                     helper.start()
                 while not self._is_promoted():
@@ -326,7 +326,7 @@ class StandbyProcess:
 
     def _look(self) -> None:
         """Look for what is asked."""
-        asked = self._data / OWN / REQUEST
+        asked = self._data / STATE_DIR / REQUEST
         while not self._is_over:
             time.sleep(LOOK_S)
             if self._asked is not None or not asked.exists():
@@ -399,10 +399,10 @@ class StandbyProcess:
         return True
 
     def _answer(self, kind: str, text: object) -> None:
-        fresh = self._data / OWN / f"{ANSWER}.new"
+        fresh = self._data / STATE_DIR / f"{ANSWER}.new"
         with suppress(OSError):
             fresh.write_text(json.dumps({kind: str(text)}), encoding="utf-8")
-            fresh.rename(self._data / OWN / ANSWER)
+            fresh.rename(self._data / STATE_DIR / ANSWER)
 
 
 def is_to_serve(data: Path, lease: LeaseWatch | None = None) -> bool:
@@ -451,7 +451,7 @@ def promote(data: Path, *, accepts_loss: bool) -> str:
 def _asked_for(data: Path, accepts_loss: bool) -> str:
     if Place(OsDisk(data, is_shared=True), b"").state.is_server:
         raise CommandFailed(f"{data} is that of a server already, and it runs")
-    asked, answer = data / OWN / REQUEST, data / OWN / ANSWER
+    asked, answer = data / STATE_DIR / REQUEST, data / STATE_DIR / ANSWER
     answer.unlink(missing_ok=True)
     fresh = asked.with_suffix(".new")
     fresh.write_text(json.dumps({"accepts_loss": accepts_loss}), encoding="utf-8")

@@ -20,7 +20,7 @@ from curbstone.core.engine.directories import QUEUES
 from curbstone.standby.copying import tree
 from curbstone.standby.frames import BadFrame, Decoder, Frame, InSync, Kind, Sync, new_path
 from curbstone.standby.place import Place, Position
-from curbstone.standby.scope import is_at_or_below, is_leaving, is_shipped
+from curbstone.standby.scope import is_at_or_below, is_being_removed, is_shipped
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -257,12 +257,12 @@ class Applier:
     def _check_path(self, frame: Frame) -> None:
         if frame.kind not in _APPLY:
             raise BadFrame(f"the stream has {frame.kind.name} where it can't be")
-        is_fine = is_shipped(frame.path) or (frame.kind is Kind.RMTREE and is_leaving(frame.path))
+        is_fine = is_shipped(frame.path) or (frame.kind is Kind.RMTREE and is_being_removed(frame.path))
         if frame.kind in _OF_NAMES:
             is_fine &= bool(frame.path)
         if frame.kind is Kind.RENAME:
             new = new_path(frame)
-            is_fine &= bool(new) and (is_shipped(new) or is_leaving(new))
+            is_fine &= bool(new) and (is_shipped(new) or is_being_removed(new))
         if not is_fine:
             raise BadFrame(f"the stream changes {frame.path!r}, which does not belong to it")
 
@@ -422,7 +422,7 @@ class Applier:
                 disk.remove_tree(path)
         if QUEUES in folders:
             for name in disk.list_dir(QUEUES):
-                if is_leaving(f"{QUEUES}/{name}"):
+                if is_being_removed(f"{QUEUES}/{name}"):
                     disk.remove_tree(f"{QUEUES}/{name}")
             self._sync_names(QUEUES)  # before another directory gets a name that has just become free
         for path, size in self._listed.items():

@@ -39,7 +39,7 @@ logger = logging.getLogger("curbstone")
 class ServerEnding(Ending, Protocol):
     """How a server ends, which may also lose its lease."""
 
-    def because(self, reason: str) -> None:
+    def end_for(self, reason: str) -> None:
         """The server has to end for a reason. Called on any thread."""
 
 
@@ -98,7 +98,7 @@ class Follower:
         self._cursor = cursor
         self._copy = copy
         self._first = attached.encode()
-        self.is_closed = self.is_cut = False
+        self.is_closed = self.is_disconnected = False
         self.name = request.name
         self.key = request.key
         self.copy = request.copy
@@ -141,9 +141,9 @@ class Follower:
             self.is_standby, self.acknowledged, self.is_usable,
         )  # fmt: skip
 
-    def cut(self) -> None:
+    def disconnect(self) -> None:
         """Have its connection end."""
-        self.is_cut = True
+        self.is_disconnected = True
         with self._followers.stream.lock:
             self._cursor.cut_off()
 
@@ -155,7 +155,7 @@ class Follower:
         """End it. It may attach again and resume, as long as what it lacks is kept. May be called twice."""
         if not self.is_closed:
             self.is_closed = True
-            self._followers.left(self, self._cursor)
+            self._followers.remove(self, self._cursor)
 
 
 class Followers:
@@ -183,7 +183,7 @@ class Followers:
         self._wall_ms = wall_ms
         self._lock = threading.Lock()
         self._followers: list[Follower] = []
-        self._confirms: Follower | None = None
+        self._standby: Follower | None = None
         """The one that confirms wait for."""
         self._barrier: StandbyBarrier | None = None
         self.has_failed: Callable[[], bool] = lambda: False
@@ -192,7 +192,7 @@ class Followers:
         self._copies = self._resumes = self._sent_bytes = 0
         self._timed_s = 0.0
 
-    def wait_with(self, barrier: StandbyBarrier) -> None:
+    def set_barrier(self, barrier: StandbyBarrier) -> None:
         """Have confirms wait for a standby."""
         self._barrier = barrier
 
@@ -234,16 +234,16 @@ class Followers:
             return
         if self._barrier.may_be_in_sync and state.believed not in ("", request.copy):
             raise Conflict(
-                f"confirms wait for another copy, {state.believed[:8]}, and not for {request.name}. If that one is gone,"
+                f"confirms wait for copy {state.believed[:8]}, and not for {request.name}. If that copy no longer exists,"
                 " start the server once with a --standby-patience that is not never"
             )
         with self._lock:
-            other = next((each for each in self._followers if each.is_standby and not each.is_cut), None)
+            other = next((each for each in self._followers if each.is_standby and not each.is_disconnected), None)
         if other is not None and other.copy != request.copy:
             raise Conflict(f"confirms wait for {other.name}, and only for one standby")
         if other is not None:  # it has lost its connection, and this was not noticed yet
-            other.cut()
-            self._lose(other)
+            other.disconnect()
+            self._standby_lost(other)
 
     def _attached(self, request: AttachRequest, wake: Callable[[bool], None]) -> Follower:
         stream = self.stream
@@ -283,11 +283,11 @@ class Followers:
             if follower is None:
                 raise Conflict("it is not attached")
             follower.acknowledged, follower.is_usable = ack.durable, ack.is_usable
-            if barrier is None or not follower.is_standby or not ack.is_usable or follower.is_cut:
+            if barrier is None or not follower.is_standby or not ack.is_usable or follower.is_disconnected:
                 return False
             is_believed = barrier.may_be_in_sync
-            if self._confirms is None:
-                self._confirms = follower
+            if self._standby is None:
+                self._standby = follower
                 barrier.standby_attached()
         try:
             barrier.acknowledge(ack.durable)
@@ -297,8 +297,8 @@ class Followers:
 
     def record_alone(self, is_alone: bool) -> None:
         """Note durably which copy may believe that it lacks nothing. Blocks; raise OSError."""
-        confirms = self._confirms
-        believed = "" if is_alone or confirms is None else confirms.copy
+        standby = self._standby
+        believed = "" if is_alone or standby is None else standby.copy
         self._place.change(believed=believed)
         if is_alone:
             logger.error("no standby: the server continues alone, and what it confirms is on this disk only")
@@ -314,14 +314,14 @@ class Followers:
 
     def tick(self) -> None:
         """Look at the clock: a standby may be silent or have been away for too long, and the lease may be over."""
-        barrier, confirms = self._barrier, self._confirms
+        barrier, standby = self._barrier, self._standby
         try:
             if self.has_failed() and not self._place.state.wants_full_copy:
                 self._place.change(wants_full_copy=True)
-            if barrier is not None and not barrier.tick() and confirms is not None:
-                logger.warning("%s is silent", confirms.name)
-                confirms.cut()
-                self._lose(confirms)
+            if barrier is not None and not barrier.tick() and standby is not None:
+                logger.warning("%s is silent", standby.name)
+                standby.disconnect()
+                self._standby_lost(standby)
         except OSError as error:
             logger.error("the state of the standby can't be noted: %s", error)
         if self._lease is not None:
@@ -329,13 +329,13 @@ class Followers:
             if self.is_in_sync:
                 self._lease.name_in_sync(self._place.state.believed)
             if why := self._lease.end_reason:
-                self._ending.because(why)
+                self._ending.end_for(why)
 
-    def _lose(self, follower: Follower) -> None:
+    def _standby_lost(self, follower: Follower) -> None:
         with self._lock:
-            if self._confirms is not follower:
+            if self._standby is not follower:
                 return
-            self._confirms = None
+            self._standby = None
         assert self._barrier is not None
         self._barrier.standby_lost()
         logger.warning("the connection to %s, which confirms wait for, is lost", follower.name)
@@ -359,9 +359,9 @@ class Followers:
             self._timed_s = now_s
             self.stream.add_time()
 
-    def left(self, follower: Follower, cursor: Cursor) -> None:
+    def remove(self, follower: Follower, cursor: Cursor) -> None:
         """Forget a follower."""
-        self._lose(follower)
+        self._standby_lost(follower)
         self.stream.detach(cursor)
         with self._lock:
             self._followers.remove(follower)

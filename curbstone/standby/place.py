@@ -21,10 +21,10 @@ from typing import Any
 from curbstone.core.disk import Disk, File, file_contents, replace_file
 from curbstone.core.errors import DataDirectoryError
 from curbstone.standby.frames import InSync
-from curbstone.standby.scope import OWN
+from curbstone.standby.scope import STATE_DIR
 
 FORMAT = 1
-STATE_FILE, POSITION_FILE = f"{OWN}/state", f"{OWN}/position"
+STATE_FILE, POSITION_FILE = f"{STATE_DIR}/state", f"{STATE_DIR}/position"
 
 _POSITION = struct.Struct("<QQQ32s")
 _CRC = struct.Struct("<I")
@@ -80,7 +80,7 @@ class Place:
         self._boot = boot[:32].ljust(32, b"\0")
         self._file: File | None = None
         with suppress(FileExistsError):
-            disk.make_dir(OWN)
+            disk.make_dir(STATE_DIR)
             disk.sync_dir("")
         self._load()
 

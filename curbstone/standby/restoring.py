@@ -25,7 +25,7 @@ from curbstone.standby.frames import BadFrame, Frame
 from curbstone.standby.history import Part, base_of, frames_of, parts_of, time_of
 from curbstone.standby.part_store import PartStore
 from curbstone.standby.place import Place
-from curbstone.standby.scope import OWN
+from curbstone.standby.scope import STATE_DIR
 
 FILES_MAX = 500
 FRAMES_AT_ONCE = 1000
@@ -105,7 +105,7 @@ def _restore(history: PartStore, at_ms: int | None, data: Path) -> int:
         reached_ms = max(applier.time_ms, parts[last].last_ms)
         applier.close()
         applier.promote()
-        disk.remove_tree(OWN)
+        disk.remove_tree(STATE_DIR)
         disk.sync_dir("")
     finally:
         disk.close()

@@ -13,16 +13,16 @@ from curbstone.core.engine.directories import GONE_SUFFIX, QUEUES
 from curbstone.core.engine.disk_alarms import PROBE_NAME
 from curbstone.repair.repair import DAMAGED_DIR
 
-OWN = "standby"
+STATE_DIR = "standby"
 """The directory in which a second copy notes how far it is."""
 CHARTS = "charts"
 LOCK = "lock"
 LOST = "lost+found"
 """A directory of the file system, where the data directory is the root of a volume."""
-NO_DATA = frozenset({LOCK, LOST, OWN})
+NO_DATA = frozenset({LOCK, LOST, STATE_DIR})
 """What is also in a directory without data."""
 
-_LEFT_OUT = {BACKUP, CHARTS, DAMAGED_DIR, LOCK, LOST, OWN, PROBE_NAME}
+_LEFT_OUT = {BACKUP, CHARTS, DAMAGED_DIR, LOCK, LOST, STATE_DIR, PROBE_NAME}
 _OF_ACCESS = {"", TOKENS, f"{TOKENS}.new"}
 
 
@@ -30,13 +30,13 @@ def is_shipped(path: str) -> bool:
     """Return whether the stream has what is at a path."""
     top, _, rest = path.partition("/")
     if top == QUEUES:
-        return not is_leaving(path)
+        return not is_being_removed(path)
     if top == ACCESS:  # the audit is that of one server
         return rest in _OF_ACCESS
     return top not in _LEFT_OUT
 
 
-def is_leaving(path: str) -> bool:
+def is_being_removed(path: str) -> bool:
     """Return whether a path is a directory that a start removes unread, or is in one."""
     top, _, rest = path.partition("/")
     return top == QUEUES and rest.partition("/")[0].endswith(GONE_SUFFIX)

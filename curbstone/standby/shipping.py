@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from curbstone.core.disk import Disk, File
 from curbstone.standby.frames import Kind, Sync
-from curbstone.standby.scope import is_at_or_below, is_leaving, is_shipped
+from curbstone.standby.scope import is_at_or_below, is_being_removed, is_shipped
 from curbstone.standby.stream import Stream
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class ShippingDisk:
             assert not is_shipped(new), f"{old} does not belong to the stream, and {new} does"
             self.inner.rename(old, new)
             return
-        assert is_shipped(new) or is_leaving(new), f"{old} belongs to the stream, and {new} does not"
+        assert is_shipped(new) or is_being_removed(new), f"{old} belongs to the stream, and {new} does not"
         with self.stream.lock:
             self._change(lambda: self._rename(old, new), Kind.RENAME, old, [new.encode()])
 
@@ -164,7 +164,7 @@ class ShippingDisk:
                 file.path = there if is_shipped(there) else None
             if is_shipped(there):
                 self._open[there] = moved
-        if is_leaving(new):
+        if is_being_removed(new):
             self._leaving.add(new)
         self.stream.renamed(old, new)
 

@@ -44,7 +44,7 @@ def _need_of_syncs(patch: Patch) -> None:
     original = Stream.add
 
     def add(self: Stream, kind: Kind, *args: Any, **more: Any) -> None:
-        before = self.need
+        before = self.required_position
         original(self, kind, *args, **more)
         if kind is not Kind.BEGIN:
             self._of_thread.required_position = before

@@ -47,7 +47,7 @@ class FakeEnding:
     def __call__(self, term: int) -> None:
         self.terms.append(term)
 
-    def because(self, reason: str) -> None:
+    def end_for(self, reason: str) -> None:
         raise AssertionError(reason)
 
 
