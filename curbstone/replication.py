@@ -61,15 +61,15 @@ def shipped(disk: Disk, host: AsyncioHost, settings: Settings) -> Disk:
     Raise DataDirectoryError if the directory is a copy that was not promoted.
     """
     if FOLDER in disk.list_dir(""):
-        from curbstone.standby.place import Place
+        from curbstone.standby.state_files import StateFiles
 
-        place = Place(disk, b"")
-        if place.state.server and not place.state.is_server:
+        files = StateFiles(disk, b"")
+        if files.state.server and not files.state.is_server:
             raise DataDirectoryError(
                 f"the data directory {settings.data} is a copy of another server: let it follow with curbstone standby,"
                 f" or make it a server with curbstone promote {settings.data}"
             )
-        place.close()
+        files.close()
     if not settings.standby_backlog:
         return disk
     from curbstone.standby.shipping import ShippingDisk
@@ -104,15 +104,15 @@ def followers_of(
     if not settings.standby_backlog:
         return NoFollowers("this server can't be followed: start it with --standby-backlog 64MiB"), ending
     from curbstone.standby.followers import Followers
-    from curbstone.standby.place import place_of_server
     from curbstone.standby.shipping import ShippingDisk
+    from curbstone.standby.state_files import server_state_files
 
     assert isinstance(broker, Broker)
     disk = broker.disk.inner
     assert isinstance(disk, ShippingDisk)
-    place = place_of_server(disk.inner)
+    files = server_state_files(disk.inner)
     lease = disk.lease
-    followers = Followers(disk.stream, disk.inner, host.wall_ms, place, ending, lease)
+    followers = Followers(disk.stream, disk.inner, host.wall_ms, files, ending, lease)
     followers.has_failed = lambda: disk.has_failed
     if settings.confirm_with == "standby":
         from curbstone.standby.barrier import StandbyBarrier
@@ -124,7 +124,7 @@ def followers_of(
             host.wake,
             patience_ms=None if patience_s is None else int(patience_s * 1000),
             syncs_always=settings.sync.kind == "always",
-            is_alone=not place.state.believed,
+            is_alone=not files.state.believed,
             record_alone=followers.record_alone,
             may_continue_alone=followers.may_continue_alone,
         )

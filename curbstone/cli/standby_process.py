@@ -31,10 +31,10 @@ from curbstone.standby.applying import DiskFull, SyncFailed
 from curbstone.standby.clock import now_ms
 from curbstone.standby.frames import BadFrame
 from curbstone.standby.lag import Lag
-from curbstone.standby.place import STATE_FILE, Place, State
 from curbstone.standby.restoring import FILES_MAX
 from curbstone.standby.scope import NO_DATA, STATE_DIR
-from curbstone.standby.second_copy import NotItsCopy, NotPromoted, SecondCopy
+from curbstone.standby.second_copy import CannotFollow, NotPromoted, SecondCopy
+from curbstone.standby.state_files import STATE_FILE, State, StateFiles
 from curbstone.standby.threads import SyncThreads
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class StandbyProcess:
                 while not self._is_promoted():
                     try:
                         self._follow(pauses)
-                    except (CommandFailed, BadFrame, NotItsCopy) as error:
+                    except (CommandFailed, BadFrame, CannotFollow) as error:
                         self._failed(error)
                         if self._asked is None:
                             pause_s = pauses.next_s()
@@ -152,7 +152,7 @@ class StandbyProcess:
     def _failed(self, error: Exception) -> None:
         """Raise the error if another attempt does not help."""
         self._compares = isinstance(error, BadFrame)
-        if isinstance(error, NotItsCopy):
+        if isinstance(error, CannotFollow):
             raise CommandFailed(f"{self._data} can't follow {self._url()}: {error}") from None
         if isinstance(error, Refused) and error.status in FINAL and not self._was_there:
             raise error
@@ -202,7 +202,7 @@ class StandbyProcess:
         state = self._copy.state
         if state.is_server and state.server == server and term > state.term and not self._discards:
             self._keep(state.term)
-        self._copy.meet(server, term)
+        self._copy.assign(server, term)
 
     def _keep(self, term: int) -> None:
         """Move what a former server has aside: some of it may be confirmed, and on no other disk."""
@@ -413,7 +413,7 @@ def is_to_serve(data: Path, lease: LeaseWatch | None = None) -> bool:
     if not (data / STATE_FILE).is_file():
         has_data = data.is_dir() and any(each.name not in NO_DATA for each in data.iterdir())
         return lease is not None and has_data and lease.may_serve(State())
-    state = Place(OsDisk(data, is_shared=True), b"").state
+    state = StateFiles(OsDisk(data, is_shared=True), b"").state
     if lease is not None:
         return state.is_server and lease.may_serve(state)
     if not state.is_server or state.term == 1:
@@ -449,7 +449,7 @@ def promote(data: Path, *, accepts_loss: bool) -> str:
 
 
 def _asked_for(data: Path, accepts_loss: bool) -> str:
-    if Place(OsDisk(data, is_shared=True), b"").state.is_server:
+    if StateFiles(OsDisk(data, is_shared=True), b"").state.is_server:
         raise CommandFailed(f"{data} is that of a server already, and it runs")
     asked, answer = data / STATE_DIR / REQUEST, data / STATE_DIR / ANSWER
     answer.unlink(missing_ok=True)

@@ -19,8 +19,8 @@ from curbstone.core.disk import Disk, File
 from curbstone.core.engine.directories import QUEUES
 from curbstone.standby.copying import tree
 from curbstone.standby.frames import BadFrame, Decoder, Frame, InSync, Kind, Sync, new_path
-from curbstone.standby.place import Place, Position
 from curbstone.standby.scope import is_at_or_below, is_being_removed, is_shipped
+from curbstone.standby.state_files import Position, StateFiles
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -62,8 +62,8 @@ def run_sync(job: Callable[[], None], done: Callable[[OSError | None], None]) ->
 class Applier:
     """See the module's docstring. `durable` may be read on any thread; all else is called on one, and blocks."""
 
-    def __init__(self, disk: Disk, syncs: Syncs, place: Place) -> None:
-        self.place = place
+    def __init__(self, disk: Disk, syncs: Syncs, files: StateFiles) -> None:
+        self.state_files = files
         self.applied = 0
         """Up to where the stream is applied."""
         self.time_ms = 0
@@ -93,7 +93,7 @@ class Applier:
     @property
     def is_usable(self) -> bool:
         """Whether a server could start on what is there, if it were synced."""
-        return self.place.state.is_complete and not (self._is_copying or self._again_until or self._failure)
+        return self.state_files.state.is_complete and not (self._is_copying or self._again_until or self._failure)
 
     @property
     def has_failed(self) -> bool:
@@ -106,24 +106,24 @@ class Applier:
         with self._lock:
             if not self.is_usable:
                 return 0
-            if self.place.state.is_catching_up:
+            if self.state_files.state.is_catching_up:
                 return self._durable_before
             return min([before for before, _ in self._under_way.values()], default=self.applied)
 
     # --- connections
 
     def resume(self) -> Position:
-        """Go on where the copy is: frames are received from there on. Only if `place.can_resume`.
+        """Go on where the copy is: frames are received from there on. Only if `state_files.can_resume`.
 
         A process first syncs everything: a sync that was under way when an earlier one ended was not made.
         """
         if self._is_first:
             self._sync_now()
-            self.place.change(is_catching_up=False)
+            self.state_files.change(is_catching_up=False)
         elif not self._is_copying:
             self._note(self.applied, self.applied)
-        position = self.place.position
-        assert self.place.can_resume and position is not None
+        position = self.state_files.position
+        assert self.state_files.can_resume and position is not None
         self._connect(position.life, position.applied)
         self._again_until = position.at_most if position.at_most > position.applied else 0
         return position
@@ -166,7 +166,7 @@ class Applier:
         if self._again_until:
             if not self._frames or self._frames[-1].end < self._again_until:
                 return
-            self.place.change(is_complete=False)  # until the last one is applied, it is between two moments
+            self.state_files.change(is_complete=False)  # until the last one is applied, it is between two moments
         while self._frames:
             run = self._run()
             self._note(self.applied, run[-1].end)
@@ -179,7 +179,7 @@ class Applier:
             if self._again_until and self.applied >= self._again_until:
                 self._wait_for_syncs()
                 self._sync_now()
-                self.place.change(is_complete=True)
+                self.state_files.change(is_complete=True)
                 self._again_until = 0
         self._note(self.applied, self.applied)
 
@@ -195,8 +195,8 @@ class Applier:
         return run
 
     def _note(self, applied: int, at_most: int) -> None:
-        if self.place.state.is_complete and not self._is_copying:
-            self.place.note(Position(self._life, applied, at_most))
+        if self.state_files.state.is_complete and not self._is_copying:
+            self.state_files.note(Position(self._life, applied, at_most))
 
     def catch_up(self) -> None:
         """Apply without syncs from now on, because it is far behind: with them it would never come closer.
@@ -206,18 +206,18 @@ class Applier:
         self._wait_for_syncs()
         self._check_syncs()
         self._durable_before = self.durable
-        self.place.change(is_catching_up=True)
+        self.state_files.change(is_catching_up=True)
 
     def caught_up(self) -> None:
         """Make everything durable that was applied meanwhile. Raise SyncFailed."""
         self._sync_now()
-        self.place.change(is_catching_up=False)
+        self.state_files.change(is_catching_up=False)
 
     def close(self) -> None:
         """Wait for the syncs under way, and close all files."""
         self._wait_for_syncs()
         self._close_files("")
-        self.place.close()
+        self.state_files.close()
 
     def promote(self, *, skips_ids: bool = False) -> None:
         """Make everything durable, and note that this is no copy any more: a server is going to start on it.
@@ -228,8 +228,8 @@ class Applier:
         self._check_syncs()
         self._close_files("")
         self._sync_now()
-        term = self.place.state.term + 1
-        self.place.change(
+        term = self.state_files.state.term + 1
+        self.state_files.change(
             is_complete=False,
             is_catching_up=False,
             in_sync=InSync.NO,
@@ -242,7 +242,7 @@ class Applier:
     def give_up(self) -> None:
         """Note durably what is wrong with the disk. If this raises OSError it has to be tried again."""
         if self._failure is not None:
-            self.place.change(wants_full_copy=True)
+            self.state_files.change(wants_full_copy=True)
 
     # --- frames
 
@@ -307,7 +307,7 @@ class Applier:
             in_sync = InSync(frame.flag)
         except ValueError:
             raise BadFrame(f"the stream says {frame.flag} of whether this copy is in sync") from None
-        self.place.change(in_sync=in_sync, alone_after_ms=frame.a)
+        self.state_files.change(in_sync=in_sync, alone_after_ms=frame.a)
 
     def _file(self, path: str) -> File:
         file = self._files.get(path)
@@ -323,7 +323,7 @@ class Applier:
     # --- syncs
 
     def _begin_sync(self, frame: Frame) -> None:
-        if self.place.state.is_catching_up:
+        if self.state_files.state.is_catching_up:
             return
         number, disk, path = frame.a, self._disk, frame.path
         if frame.flag == Sync.FILE:
@@ -400,10 +400,10 @@ class Applier:
     # --- copies
 
     def _take_over(self, _frame: Frame) -> None:
-        self.place.change(in_sync=InSync.HANDED_OVER)
+        self.state_files.change(in_sync=InSync.HANDED_OVER)
 
     def _begin_copy(self, _frame: Frame) -> None:
-        self.place.change(is_complete=False, in_sync=InSync.NO, is_catching_up=False)
+        self.state_files.change(is_complete=False, in_sync=InSync.NO, is_catching_up=False)
         self._close_files("")
         self._listed = {}
 
@@ -436,8 +436,8 @@ class Applier:
 
     def _end_copy(self, _frame: Frame) -> None:
         self._sync_now()
-        self.place.note(Position(self._life, self.applied, self.applied))
-        self.place.change(is_complete=True, wants_full_copy=False)
+        self.state_files.note(Position(self._life, self.applied, self.applied))
+        self.state_files.change(is_complete=True, wants_full_copy=False)
         self._is_copying = False
 
 

@@ -19,7 +19,7 @@ from curbstone.standby.barrier import StandbyBarrier
 from curbstone.standby.copying import Copy
 from curbstone.standby.frames import Attached, Kind
 from curbstone.standby.handover import Ending, Handover
-from curbstone.standby.place import Place
+from curbstone.standby.state_files import StateFiles
 from curbstone.standby.stream import Cursor, Stream
 
 if TYPE_CHECKING:
@@ -166,16 +166,16 @@ class Followers:
         stream: Stream,
         disk: Disk,
         wall_ms: Callable[[], int],
-        place: Place,
+        files: StateFiles,
         ending: ServerEnding,
         lease: LeaseKeeper | None = None,
     ) -> None:
-        """`disk` is the one whose changes are in the stream, `place` has the server's id and term.
+        """`disk` is the one whose changes are in the stream, `state_files` has the server's id and term.
 
         `ending` ends the server. `lease` is the one without which the server confirms nothing, if it has one.
         """
         self.stream = stream
-        self._place = place
+        self._state_files = files
         self._ending = ending
         self._lease = lease
         self.cut_off = 0
@@ -220,7 +220,7 @@ class Followers:
         return follower
 
     def _check(self, request: AttachRequest) -> None:
-        state = self._place.state
+        state = self._state_files.state
         if not request.server:
             return
         if request.server != state.server:
@@ -234,7 +234,7 @@ class Followers:
             return
         if self._barrier.may_be_in_sync and state.believed not in ("", request.copy):
             raise Conflict(
-                f"confirms wait for copy {state.believed[:8]}, and not for {request.name}. If that copy no longer exists,"
+                f"confirms wait for copy {state.believed[:8]}, not for {request.name}. If that copy no longer exists,"
                 " start the server once with a --standby-patience that is not never"
             )
         with self._lock:
@@ -299,7 +299,7 @@ class Followers:
         """Note durably which copy may believe that it lacks nothing. Blocks; raise OSError."""
         standby = self._standby
         believed = "" if is_alone or standby is None else standby.copy
-        self._place.change(believed=believed)
+        self._state_files.change(believed=believed)
         if is_alone:
             logger.error("no standby: the server continues alone, and what it confirms is on this disk only")
         else:
@@ -316,8 +316,8 @@ class Followers:
         """Look at the clock: a standby may be silent or have been away for too long, and the lease may be over."""
         barrier, standby = self._barrier, self._standby
         try:
-            if self.has_failed() and not self._place.state.wants_full_copy:
-                self._place.change(wants_full_copy=True)
+            if self.has_failed() and not self._state_files.state.wants_full_copy:
+                self._state_files.change(wants_full_copy=True)
             if barrier is not None and not barrier.tick() and standby is not None:
                 logger.warning("%s is silent", standby.name)
                 standby.disconnect()
@@ -327,7 +327,7 @@ class Followers:
         if self._lease is not None:
             self._lease.heartbeat()
             if self.is_in_sync:
-                self._lease.name_in_sync(self._place.state.believed)
+                self._lease.name_in_sync(self._state_files.state.believed)
             if why := self._lease.end_reason:
                 self._ending.end_for(why)
 
@@ -350,7 +350,7 @@ class Followers:
             raise Conflict("no standby is attached whose copy is complete")
         lease = self._lease
         give = partial(lease.hand_over, ready.copy, ready.name) if lease is not None else lambda: None
-        return Handover(self.stream, self._place, ready, self._ending, self.has_failed, give)
+        return Handover(self.stream, self._state_files, ready, self._ending, self.has_failed, give)
 
     def add_time(self) -> None:
         """Have the wall clock in the stream now and then."""
@@ -389,7 +389,7 @@ class Followers:
             each = [follower.figures() for follower in self._followers]
             sent_bytes = self._sent_bytes + sum(one.sent_bytes for one in each)
             stream = self.stream
-            state = self._place.state
+            state = self._state_files.state
             return Figures(
                 state.server, state.term, stream.life, stream.end, stream.kept_bytes, each, self.confirms,
                 self._lease.figures() if self._lease is not None else None,

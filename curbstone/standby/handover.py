@@ -13,7 +13,7 @@ from typing import Protocol
 
 from curbstone.core.errors import Conflict, Unavailable
 from curbstone.standby.frames import InSync
-from curbstone.standby.place import Place
+from curbstone.standby.state_files import StateFiles
 from curbstone.standby.stream import Stream
 
 ACK_S_MAX = 10
@@ -57,7 +57,7 @@ class Handover:
     def __init__(
         self,
         stream: Stream,
-        place: Place,
+        files: StateFiles,
         standby: Successor,
         ending: Ending,
         has_failed: Callable[[], bool],
@@ -70,11 +70,11 @@ class Handover:
         `give` gives the standby the lease of the server. It blocks, and raises Unavailable if nothing has changed.
         """
         self.name = standby.name
-        self.term = place.state.term + 1
+        self.term = files.state.term + 1
         """The term that the standby is going to have."""
         ending.freeze()
         self._ending = ending
-        self._place = place
+        self._state_files = files
         self._standby = standby
         self._has_failed = has_failed
         self._give = give
@@ -100,12 +100,12 @@ class Handover:
             self._pause(LOOK_S)
         self._give()
         try:
-            self._place.change(
+            self._state_files.change(
                 is_server=False,
                 is_complete=True,
                 in_sync=InSync.NO,
                 believed="",
-                wants_full_copy=self._place.state.wants_full_copy or self._has_failed(),
+                wants_full_copy=self._state_files.state.wants_full_copy or self._has_failed(),
             )
         except OSError as error:
             raise Unavailable(f"it can't be noted that this server has ended: {error.strerror}") from error

@@ -10,7 +10,7 @@ import json
 
 from curbstone.core.disk import file_contents, remove_file, replace_file
 from curbstone.core.engine.broker import Broker
-from curbstone.standby.place import Place
+from curbstone.standby.state_files import StateFiles
 
 FILE = "ids"
 GAP = 1 << 24
@@ -24,12 +24,12 @@ def skip_ids(broker: Broker) -> None:
     least: dict[str, int] = {}
     if FILE in disk.list_dir(""):
         least = json.loads(file_contents(disk, FILE))
-    place = Place(disk, b"")
-    if place.state.skips_ids:
+    files = StateFiles(disk, b"")
+    if files.state.skips_ids:
         least = {uid: max(least.get(uid, 0), state.next_seq + GAP) for uid, state in queues.items()}
         replace_file(disk, FILE, json.dumps(least).encode()).close()
-        place.change(skips_ids=False)
-    place.close()
+        files.change(skips_ids=False)
+    files.close()
     lacking = {uid: seq for uid, seq in least.items() if uid in queues and queues[uid].next_seq <= seq}
     for uid, seq in lacking.items():
         queues[uid].next_seq = seq

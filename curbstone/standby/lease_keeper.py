@@ -26,7 +26,7 @@ from curbstone.standby.lease import (
     Watch,
     call_store,
 )
-from curbstone.standby.place import Place, place_of_server
+from curbstone.standby.state_files import StateFiles, server_state_files
 
 if TYPE_CHECKING:
     from curbstone.core.disk import Disk
@@ -213,18 +213,18 @@ def acquire(store: LeaseStore, server: Lease) -> LeaseKeeper:
 def acquired(disk: Disk, settings: Settings) -> LeaseKeeper:
     """Return the lease of the server of a directory; see `acquire`."""
     assert settings.lease
-    place = place_of_server(disk)
+    files = server_state_files(disk)
     try:
-        return acquire(store_at(settings.lease, settings.lease_ttl), lease_of(place, settings))
+        return acquire(store_at(settings.lease, settings.lease_ttl), lease_of(files, settings))
     finally:
-        place.close()
+        files.close()
 
 
-def lease_of(place: Place, settings: Settings) -> Lease:
+def lease_of(files: StateFiles, settings: Settings) -> Lease:
     """Return the lease as the server of a directory would hold it."""
-    if not place.state.copy:
-        place.change(copy=secrets.token_hex(16))
-    state = place.state
+    if not files.state.copy:
+        files.change(copy=secrets.token_hex(16))
+    state = files.state
     is_sync = settings.confirm_with == "standby" and state.believed
     return Lease(
         server=state.server,

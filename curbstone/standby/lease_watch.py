@@ -24,8 +24,8 @@ from curbstone.standby.lease import (
     call_store,
 )
 from curbstone.standby.lease_keeper import store_at
-from curbstone.standby.place import State
 from curbstone.standby.second_copy import NotPromoted, SecondCopy
+from curbstone.standby.state_files import State
 
 if TYPE_CHECKING:
     from curbstone.settings import Settings

@@ -24,8 +24,8 @@ from curbstone.standby.copying import tree
 from curbstone.standby.frames import BadFrame, Frame
 from curbstone.standby.history import Part, base_of, frames_of, parts_of, time_of
 from curbstone.standby.part_store import PartStore
-from curbstone.standby.place import Place
 from curbstone.standby.scope import STATE_DIR
+from curbstone.standby.state_files import StateFiles
 
 FILES_MAX = 500
 FRAMES_AT_ONCE = 1000
@@ -93,8 +93,8 @@ def _restore(history: PartStore, at_ms: int | None, data: Path) -> int:
     first, last = found
     disk = OsDisk(data, FILES_MAX)
     try:
-        place = Place(disk, b"")
-        applier = Applier(disk, _AtTheEnd(), place)
+        files = StateFiles(disk, b"")
+        applier = Applier(disk, _AtTheEnd(), files)
         applier.begin(parts[first].life, parts[first].start)
         frames = _frames(history, parts, first, last, at_ms)
         try:

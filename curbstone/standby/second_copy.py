@@ -1,7 +1,7 @@
 """A copy of a server in a directory, which a connection keeps up to date, and which may become a server itself.
 
-`meet` a server, `request` its stream, `begin` and `receive` what it sends, and acknowledge by `ack`. Whether something
-that the server has confirmed may be missing is decided here, from the last report of the server and its age.
+`assign` a server, `request` its stream, `begin` and `receive` what it sends, and acknowledge by `ack`. Whether
+something that the server has confirmed may be missing is decided here, from the last report of the server and its age.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from curbstone.core.disk import Disk
 from curbstone.standby.applying import Applier, Syncs
 from curbstone.standby.copying import digests
 from curbstone.standby.frames import ATTACHED_BYTES, Attached, BadFrame, InSync
-from curbstone.standby.place import Place, State
 from curbstone.standby.scope import NO_DATA
+from curbstone.standby.state_files import State, StateFiles
 
 DIGESTS_BYTES_MAX = 24 * 1024 * 1024
 """The most that is sent of the digests; what they do not cover is copied."""
 DIGITS = 16
 
 
-class NotItsCopy(Exception):
+class CannotFollow(Exception):
     """The directory can't become or stay a copy of the server. The text says what to do."""
 
 
@@ -36,8 +36,8 @@ class SecondCopy:
 
     def __init__(self, disk: Disk, boot: bytes, syncs: Syncs, now_ms: Callable[[], int]) -> None:
         """`now_ms` is a clock that also runs while the machine sleeps."""
-        self.place = Place(disk, boot)
-        self.applier = Applier(disk, syncs, self.place)
+        self.state_files = StateFiles(disk, boot)
+        self.applier = Applier(disk, syncs, self.state_files)
         self.key = secrets.token_hex(DIGITS)
         """Under this it acknowledges."""
         self.attached: Attached | None = None
@@ -53,7 +53,7 @@ class SecondCopy:
     @property
     def state(self) -> State:
         """What the directory records."""
-        return self.place.state
+        return self.state_files.state
 
     @property
     def is_empty(self) -> bool:
@@ -62,29 +62,29 @@ class SecondCopy:
 
     # --- connections
 
-    def meet(self, server: str, term: int) -> None:
+    def assign(self, server: str, term: int) -> None:
         """Become a copy of a server, or stay one. Raise NotItsCopy."""
         state = self.state
         if not state.server and not self.is_empty:
-            raise NotItsCopy("it has data that are no copy of a server; name an empty directory")
+            raise CannotFollow("it has data that are no copy of a server; name an empty directory")
         if state.server and state.server != server:
-            raise NotItsCopy(
+            raise CannotFollow(
                 f"it has data of server {state.server[:8]}, and not of {server[:8]}; name an empty directory"
             )
         if state.is_server and term <= state.term:
-            raise NotItsCopy(
+            raise CannotFollow(
                 f"it is that of a server itself, of term {state.term}, and the other server has term {term}: it was not"
                 " promoted after this one. Start this one with curbstone serve"
             )
         if term >= state.term:  # a server of a lower term is notified by the request, and ends
-            self.place.belong(server, term)
+            self.state_files.assign(server, term)
 
     def request(self, life: int, *, compares: bool) -> dict[str, Any]:
         """Return what to ask a server for, in its present life. With `compares` the whole copy is read."""
-        state, position = self.state, self.place.position
+        state, position = self.state, self.state_files.position
         asked: dict[str, Any] = {"server": state.server, "term": state.term, "copy_id": state.copy, "key": self.key}
         self.attached, self._head, self._requested = None, b"", None
-        if not compares and self.place.can_resume and position is not None and position.life == life:
+        if not compares and self.state_files.can_resume and position is not None and position.life == life:
             position = self.applier.resume()
             self._requested = life, position.applied
             return asked | {"life": f"{life:016x}", "position": position.applied, "only_resume": True}
@@ -112,7 +112,7 @@ class SecondCopy:
         else:
             self.applier.begin(attached.life, attached.position)
         if attached.is_out_of_sync:
-            self.place.change(in_sync=InSync.NO)
+            self.state_files.change(in_sync=InSync.NO)
         self.attached = attached
 
     def ack(self) -> dict[str, Any]:

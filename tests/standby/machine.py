@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import count
 
 from curbstone.standby.applying import Applier, run_sync
-from curbstone.standby.place import Place
+from curbstone.standby.state_files import StateFiles
 from tests.sim.evidence import NotingDisk
 from tests.sim.trouble import disk_recovers
 
@@ -45,11 +45,11 @@ class Standby:
         self.disk.aim_at_nothing()
         self.syncs = SimSyncs()
         try:
-            place = Place(self.disk, b"boot %d" % self._boot)
+            files = StateFiles(self.disk, b"boot %d" % self._boot)
         except OSError:
             disk_recovers(self.disk.rng, self.disk)
-            place = Place(self.disk, b"boot %d" % self._boot)
-        self.applier = Applier(self.disk, self.syncs, place)
+            files = StateFiles(self.disk, b"boot %d" % self._boot)
+        self.applier = Applier(self.disk, self.syncs, files)
 
     def lose_power(self) -> None:
         """Its machine forgets what was not synced."""

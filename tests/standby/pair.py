@@ -11,8 +11,8 @@ from curbstone.standby.barrier import BarrierState, StandbyBarrier
 from curbstone.standby.copying import Copy, digests
 from curbstone.standby.frames import InSync, Kind
 from curbstone.standby.handover import Handover
-from curbstone.standby.place import place_of_server
 from curbstone.standby.shipping import ShippingDisk
+from curbstone.standby.state_files import server_state_files
 from curbstone.standby.stream import Cursor, Stream
 from tests.kit.simulated import Crash
 from tests.sim.history import Violation
@@ -67,7 +67,7 @@ class Pair:
         self.clock_ms = 0
         aim = run.disk.crash_in, run.disk.aims_at_names
         run.disk.aim_at_nothing()
-        self.place = place_of_server(run.disk)
+        self.state_files = server_state_files(run.disk)
         run.disk.crash_in, run.disk.aims_at_names = aim
         self.barrier = StandbyBarrier(
             self.stream,
@@ -75,8 +75,8 @@ class Pair:
             lambda: None,
             patience_ms=PATIENCE_MS,
             syncs_always=run.sync.kind == "always",
-            is_alone=not self.place.state.believed or not run.is_sync,
-            record_alone=lambda is_alone: self.place.change(believed="" if is_alone else "standby"),
+            is_alone=not self.state_files.state.believed or not run.is_sync,
+            record_alone=lambda is_alone: self.state_files.change(believed="" if is_alone else "standby"),
         )
         self.reported = 0
         """The highest mark that was reported."""
@@ -97,12 +97,12 @@ class Pair:
     # --- the connection
 
     def _connect(self) -> None:
-        applier, place = self.standby.applier, self.standby.applier.place
+        applier, files = self.standby.applier, self.standby.applier.state_files
         try:
-            place.belong(self.place.state.server, self.place.state.term)
+            files.assign(self.state_files.state.server, self.state_files.state.term)
             if not self.barrier.may_be_in_sync:
-                place.change(in_sync=InSync.NO)
-            if place.can_resume and place.position is not None and place.position.life == self.stream.life:
+                files.change(in_sync=InSync.NO)
+            if files.can_resume and files.position is not None and files.position.life == self.stream.life:
                 position = applier.resume()
                 self._cursor = self.stream.resume(position.applied, lambda _is_urgent: None)
             if self.standby.left_by == self.stream.life:
@@ -114,7 +114,7 @@ class Pair:
                 )
                 self._end_soon_after_a_kill()
                 return
-            is_whole = place.state.wants_full_copy or self.standby.disk.hides_loss
+            is_whole = files.state.wants_full_copy or self.standby.disk.hides_loss
             self.run.counts["copied in full" if is_whole else "compared"] += 1
             self._copy = Copy(
                 self.stream, self.run.disk, {} if is_whole else digests(self.standby.disk), lambda _is_urgent: None
@@ -176,7 +176,7 @@ class Pair:
     @property
     def is_handed_over(self) -> bool:
         """Whether the server has asked the standby to take over, and the standby has received that."""
-        return self.standby.applier.place.state.in_sync is InSync.HANDED_OVER
+        return self.standby.applier.state_files.state.in_sync is InSync.HANDED_OVER
 
     # --- switchover
 
@@ -195,7 +195,7 @@ class Pair:
 
         handover = Handover(
             self.stream,
-            self.place,
+            self.state_files,
             successor,
             NoEnding(),
             lambda: self.disk.has_failed,
@@ -229,7 +229,7 @@ class Pair:
         is_away = self._cursor is None or not self.standby.applier.is_usable
         if is_away and self.clock_ms - self._acknowledged_ms >= PATIENCE_MS:
             self.standby.left_by = self.stream.life
-        elif self.standby.applier.place.state.in_sync == InSync.NO:
+        elif self.standby.applier.state_files.state.in_sync == InSync.NO:
             self.standby.left_by = 0
         if self._cursor is None:
             if rng.random() < 0.3:
@@ -266,7 +266,7 @@ class Pair:
         """The standby begins to catch up, or has."""
         applier = self.standby.applier
         try:
-            if applier.place.state.is_catching_up:
+            if applier.state_files.state.is_catching_up:
                 applier.caught_up()
             elif applier.is_usable:
                 self.run.counts["began to catch up"] += 1
@@ -328,7 +328,7 @@ class Pair:
         if not self.run.is_sync or self._copy is not None:
             return False
         barrier, applier = self.barrier, self.standby.applier
-        is_complete = applier.place.state.is_complete
+        is_complete = applier.state_files.state.is_complete
         if is_complete and barrier.state in (BarrierState.ALONE, BarrierState.WAITING):
             was_alone = barrier.state is BarrierState.ALONE
             self._is_quiet = False
@@ -339,7 +339,7 @@ class Pair:
                 self.run.counts["ends right after it was alone"] += 1  # the standby has not heard of that yet
                 self._frozen = 200
                 self.run.disk.crash_in = self.rng.choice([0, 1, 2, 4])
-            elif not was_alone and applier.place.state.in_sync != InSync.NO and self.rng.random() < 0.3:
+            elif not was_alone and applier.state_files.state.in_sync != InSync.NO and self.rng.random() < 0.3:
                 self.lose()  # while it joins, and believes that it lacks nothing
             return True
         durable = applier.durable
@@ -374,10 +374,10 @@ class Pair:
     @property
     def may_take_over(self) -> bool:
         """Whether the standby may be promoted without a loss, or in an asynchronous run whatever is lost."""
-        place = self.standby.applier.place
+        files = self.standby.applier.state_files
         if not self.run.is_sync:  # it knows how far it is
-            return place.can_resume
-        has_all = place.state.is_complete and place.state.in_sync != InSync.NO
+            return files.can_resume
+        has_all = files.state.is_complete and files.state.in_sync != InSync.NO
         # A standby that was without contact for longer than the server waits for it is not promoted without a loss.
         return has_all and not self.standby.left_by
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from curbstone.core.disk import Disk
 from curbstone.standby.applying import Applier
-from curbstone.standby.place import Place
+from curbstone.standby.state_files import StateFiles
 from tests.kit.simulated import Crash, SimHost
 from tests.sim.evidence import NotingDisk
 from tests.sim.run import Run
@@ -92,7 +92,7 @@ class PairRun(Run):
         self.crashes += 1
         self.durable.crashed()
         is_power = self.rng.choice(self.ends) == "power"
-        if self._has_handed_over and not (pair.is_handed_over or pair.standby.applier.place.can_resume):
+        if self._has_handed_over and not (pair.is_handed_over or pair.standby.applier.state_files.can_resume):
             self._has_handed_over = False  # it has lost its power before it took over: the former server starts again
         elif self._has_handed_over:
             pass
@@ -100,7 +100,9 @@ class PairRun(Run):
             is_power = True
         else:
             pair.deliver_some()
-        if self._has_handed_over or (pair.may_take_over and self.pair.place.state.is_server and rng.random() < 0.8):
+        if self._has_handed_over or (
+            pair.may_take_over and self.pair.state_files.state.is_server and rng.random() < 0.8
+        ):
             self._fail_over(is_power)
         else:
             self.counts["restarts"] += 1
@@ -124,9 +126,9 @@ class PairRun(Run):
         self.counts["failovers"] += not self._has_handed_over
         disk_recovers(rng, standby.disk)
         standby.disk.crash_in = -1
-        position = applier.place.position
+        position = applier.state_files.position
         cut = (self.lives[position.life], position.applied) if position is not None else FROM_THE_START
-        may_lose_power = not applier.place.state.is_catching_up  # after that it would not be promoted
+        may_lose_power = not applier.state_files.state.is_catching_up  # after that it would not be promoted
         if is_power and may_lose_power and (self.is_power_aimed or rng.random() < 0.6):
             self.counts["failovers with both powers cut"] += 1
             # Behind a sync that has failed, nothing of this life has to be there: nobody knows what that sync was for.
@@ -136,7 +138,7 @@ class PairRun(Run):
             standby.start()
         else:
             applier.close()
-        Applier(standby.disk, SimSyncs(), Place(standby.disk, b"")).promote()
+        Applier(standby.disk, SimSyncs(), StateFiles(standby.disk, b"")).promote()
         if not (self.is_sync or self._has_handed_over):
             self._lose_behind(cut)
         self._gap = rng.choice(GAPS)

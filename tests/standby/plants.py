@@ -17,8 +17,8 @@ from curbstone.standby.applying import Applier
 from curbstone.standby.barrier import BarrierState, StandbyBarrier
 from curbstone.standby.copying import Copy
 from curbstone.standby.frames import Frame, Kind
-from curbstone.standby.place import Position
 from curbstone.standby.shipping import ShippingDisk
+from curbstone.standby.state_files import Position
 from curbstone.standby.stream import Stream
 from tests.standby.pair_run import PairRun, simulate
 
@@ -139,9 +139,9 @@ def _copy_stays_complete(patch: Patch) -> None:
     original = Applier._begin_copy
 
     def begin_copy(self: Applier, frame: Frame) -> None:
-        state = self.place.state
+        state = self.state_files.state
         original(self, frame)
-        self.place.state = state
+        self.state_files.state = state
 
     patch.setitem(applying._APPLY, Kind.COPY_BEGIN, begin_copy)
 
@@ -178,7 +178,7 @@ def _caught_up_not_noted(patch: Patch) -> None:
 
     def catch_up(self: Applier) -> None:
         original(self)
-        self.place.change(is_catching_up=False)
+        self.state_files.change(is_catching_up=False)
         patch.setattr(self, "_begin_sync", lambda _frame: None)
 
     patch.setattr(Applier, "catch_up", catch_up)

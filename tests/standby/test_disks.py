@@ -21,8 +21,8 @@ from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.standby.applying import Applier
 from curbstone.standby.copying import Copy, digests, tree
 from curbstone.standby.frames import BadFrame, Kind, encode
-from curbstone.standby.place import Place
 from curbstone.standby.shipping import ShippingDisk
+from curbstone.standby.state_files import StateFiles
 from curbstone.standby.stream import Stream
 from tests.kit.engine import end_engine
 from tests.kit.server import clean_environment
@@ -44,7 +44,7 @@ class Disks:
         self.original, self.copy = OsDisk(path / "original"), OsDisk(path / "copy")
         self.stream = Stream(lambda: 0)
         self.disk = ShippingDisk(self.original, self.stream)
-        self.applier = Applier(self.copy, AtOnce(), Place(self.copy, b"boot"))
+        self.applier = Applier(self.copy, AtOnce(), StateFiles(self.copy, b"boot"))
         self.copying = Copy(self.stream, self.original, digests(self.copy), lambda _is_urgent: None)
         self.applier.begin(self.stream.life, self.copying.cursor.position)
         while self.copying.step():
@@ -189,17 +189,17 @@ def test_a_copy_continues_where_it_is_if_the_stream_is_kept_from_there_on(disks:
     disks.stream.detach(disks.copying.cursor)
     file = disks.disk.open("queues/a", create=True)
     file.write(0, [b"while nobody was connected"])
-    place = Place(disks.copy, b"boot")
-    assert place.can_resume and place.position is not None
-    assert place.position.life == disks.stream.life
-    cursor = disks.stream.resume(place.position.applied, lambda _is_urgent: None)
+    files = StateFiles(disks.copy, b"boot")
+    assert files.can_resume and files.position is not None
+    assert files.position.life == disks.stream.life
+    cursor = disks.stream.resume(files.position.applied, lambda _is_urgent: None)
     assert cursor is not None
-    applier = Applier(disks.copy, AtOnce(), place)
-    assert applier.resume() == place.position
+    applier = Applier(disks.copy, AtOnce(), files)
+    assert applier.resume() == files.position
     applier.receive(b"".join(cursor.take(1 << 20)))
     assert disks.contents(disks.copy) == disks.contents(disks.original)
     assert applier.durable == disks.stream.end
-    assert not Place(disks.copy, b"another boot").can_resume, "what was not synced is lost, and nobody knows what"
+    assert not StateFiles(disks.copy, b"another boot").can_resume, "what was not synced is lost, and nobody knows what"
     disks.close()
 
 

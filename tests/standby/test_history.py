@@ -17,10 +17,10 @@ from curbstone.standby.followers import FOLLOWERS_MAX, Follower, FollowerEnded, 
 from curbstone.standby.frames import ATTACHED_BYTES, Attached, BadFrame, Kind, encode
 from curbstone.standby.history import History, parts_of
 from curbstone.standby.part_store import DirectoryParts, PartStore
-from curbstone.standby.place import place_of_server
 from curbstone.standby.recording import Recorder
 from curbstone.standby.restoring import Stretch, stretches, unpacked_at
 from curbstone.standby.shipping import ShippingDisk
+from curbstone.standby.state_files import server_state_files
 from curbstone.standby.stream import Stream
 from tests.standby.test_second_copy import FakeEnding
 
@@ -52,7 +52,7 @@ class Shop:
         self.stream = Stream(lambda: self.now_ms, kept_bytes=1 << 20)
         self.shipped = ShippingDisk(self.disk, self.stream)
         self.followers = Followers(
-            self.stream, self.disk, lambda: self.now_ms, place_of_server(self.disk), FakeEnding()
+            self.stream, self.disk, lambda: self.now_ms, server_state_files(self.disk), FakeEnding()
         )
 
     def new_recorder(self) -> Recorder:

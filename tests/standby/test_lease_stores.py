@@ -23,8 +23,8 @@ from curbstone.standby.kubernetes_lease import RECORD
 from curbstone.standby.lease import BadLease, Lease, LeaseStore, UnfitStore
 from curbstone.standby.lease_keeper import acquire, store_at
 from curbstone.standby.lease_watch import LeaseWatch
-from curbstone.standby.place import Place
 from curbstone.standby.second_copy import SecondCopy
+from curbstone.standby.state_files import StateFiles
 from tests.kit.authority import Authority
 from tests.kit.object_store import object_store
 from tests.kit.server import clean_environment
@@ -118,9 +118,9 @@ def test_a_lease_that_is_renewed_while_it_is_judged_is_not_taken(
 ) -> None:
     """Another thread looked between the decision and the write, which then replaced the version of the renewal."""
     first = in_kubernetes.write(replace(LEASE, sync=("b",)), None)
-    place = Place(OsDisk(tmp_path / "copy"), b"")
-    place.change(server="s", term=1, copy="b", is_complete=True, in_sync=InSync.ON_DISK)
-    place.close()
+    files = StateFiles(OsDisk(tmp_path / "copy"), b"")
+    files.change(server="s", term=1, copy="b", is_complete=True, in_sync=InSync.ON_DISK)
+    files.close()
     copy = SecondCopy(OsDisk(tmp_path / "copy", is_shared=True), b"", AtOnce(), lambda: 0)
     watch = LeaseWatch(load({"lease": "k8s://shop/lease", "standby_backlog": "1MiB"}))
     looks = threading.Thread(target=watch.refresh)

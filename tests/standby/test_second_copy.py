@@ -14,9 +14,9 @@ from curbstone.gateway.resources.server.standby import Ack, AttachRequest
 from curbstone.standby.copying import BLOCK_BYTES
 from curbstone.standby.followers import Follower, Followers
 from curbstone.standby.frames import BadFrame, InSync, Kind
-from curbstone.standby.place import STATE_FILE, Place, place_of_server
-from curbstone.standby.second_copy import NotItsCopy, NotPromoted, SecondCopy
+from curbstone.standby.second_copy import CannotFollow, NotPromoted, SecondCopy
 from curbstone.standby.shipping import ShippingDisk
+from curbstone.standby.state_files import STATE_FILE, StateFiles, server_state_files
 from curbstone.standby.stream import Stream
 
 BOOT = b"this boot"
@@ -57,13 +57,13 @@ class Server:
     def __init__(self, path: Path) -> None:
         self.disk = OsDisk(path)
         self.ending = FakeEnding()
-        self.place = place_of_server(self.disk)
+        self.state_files = server_state_files(self.disk)
         self.begin_life()
 
     def begin_life(self) -> None:
         self.stream = Stream(lambda: 1, kept_bytes=1 << 16)
         self.shipped = ShippingDisk(self.disk, self.stream)
-        self.followers = Followers(self.stream, self.disk, lambda: 1, self.place, self.ending)
+        self.followers = Followers(self.stream, self.disk, lambda: 1, self.state_files, self.ending)
 
     def write(self, name: str, data: bytes) -> None:
         file = self.shipped.open(name, create=True)
@@ -90,7 +90,7 @@ class Pair:
     def request(self, *, compares: bool = False) -> AttachRequest:
         """Return what the copy says."""
         server = self.server
-        self.copy.meet(server.place.state.server, server.place.state.term)
+        self.copy.assign(server.state_files.state.server, server.state_files.state.term)
         asked = self.copy.request(server.stream.life, compares=compares)
         return AttachRequest(
             "copy",
@@ -184,11 +184,11 @@ def test_a_directory_with_other_data_is_not_overwritten(pair: Pair, tmp_path: Pa
     for name, text in (("strange", "no copy of a server"), ("other", "it has data of server")):
         pair.disk = OsDisk(tmp_path / name)
         if name == "other":
-            place_of_server(pair.disk)
+            server_state_files(pair.disk)
         else:
             pair.disk.make_dir("queues")
         pair.copy = pair.new_copy()
-        with pytest.raises(NotItsCopy, match=text):
+        with pytest.raises(CannotFollow, match=text):
             pair.request()
     pair.copy = pair.new_copy()
     wrong = AttachRequest("copy", server="ab" * 16)
@@ -202,8 +202,9 @@ def test_a_promoted_copy_ends_the_server_that_it_replaces(pair: Pair) -> None:
         pair.copy.promote(accepts_loss=False)
     assert "did not wait" in pair.copy.promote(accepts_loss=True)
     state = pair.copy.state
-    assert state.is_server and state.term == 2 and state.skips_ids and state.server == pair.server.place.state.server
-    with pytest.raises(NotItsCopy, match="not promoted after this one"):
+    assert state.is_server and state.term == 2 and state.skips_ids
+    assert state.server == pair.server.state_files.state.server
+    with pytest.raises(CannotFollow, match="not promoted after this one"):
         pair.request()
     with pytest.raises(NotPromoted, match="a server already"):
         pair.copy.promote(accepts_loss=True)
@@ -218,7 +219,7 @@ def test_a_former_server_that_follows_copies_everything(pair: Pair) -> None:
     pair.attach()
     pair.copy.promote(accepts_loss=True)
     former = SecondCopy(pair.server.disk, BOOT, AtOnce(), lambda: 0)
-    former.meet(pair.copy.state.server, 2)
+    former.assign(pair.copy.state.server, 2)
     asked = former.request(1, compares=False)
     assert asked["copy_all"] and asked["term"] == 2 and not former.state.is_server
 
@@ -289,7 +290,7 @@ def test_a_state_that_is_damaged_is_reported(pair: Pair) -> None:
     pair.attach()
     (pair.path / "copy" / STATE_FILE).write_text('{"format": 1}')
     with pytest.raises(Exception, match="standby/state in the data directory is damaged"):
-        Place(pair.disk, BOOT)
+        StateFiles(pair.disk, BOOT)
 
 
 def test_a_copy_may_be_the_root_of_a_volume(pair: Pair) -> None:

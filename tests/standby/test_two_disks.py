@@ -94,7 +94,7 @@ def test_a_server_with_patience_waits_and_is_not_ready(tmp_path: Path) -> None:
             assert not sent.is_alive()
             until(lambda: why_not_ready() == "")
             with StandbyProcess(tmp_path / "third", server.url) as third:
-                until(lambda: "confirms wait for another copy" in third.log)
+                until(lambda: "confirms wait for copy" in third.log)
 
 
 def test_a_server_that_stops_under_load_is_acknowledged_to_its_last_commit(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class Position:
     """Nothing behind this position is applied."""
 
 
-class Place:
+class StateFiles:
     """See the module's docstring. All methods block."""
 
     def __init__(self, disk: Disk, boot: bytes) -> None:
@@ -116,7 +116,7 @@ class Place:
             replace_file(self._disk, STATE_FILE, data).close()
             self.state = state
 
-    def belong(self, server: str, term: int) -> None:
+    def assign(self, server: str, term: int) -> None:
         """These are a copy of a server from now on.
 
         What a server has left that did not hand over is not compared, because one of its syncs may have failed.
@@ -163,9 +163,9 @@ def _state_in(data: bytes) -> State:
         ) from None
 
 
-def place_of_server(disk: Disk) -> Place:
+def server_state_files(disk: Disk) -> StateFiles:
     """Return what a server has recorded about itself. The first time it is given its id. Blocks."""
-    place = Place(disk, b"")
-    if not place.state.server:
-        place.change(server=secrets.token_hex(16), term=1, is_server=True)
-    return place
+    files = StateFiles(disk, b"")
+    if not files.state.server:
+        files.change(server=secrets.token_hex(16), term=1, is_server=True)
+    return files
