@@ -17,6 +17,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from curbstone_client.base import ClientBase
+from tests.kit.lab import Lab
 from tests.kit.server import ServerProcess
 
 HERE = Path(__file__).parent
@@ -105,3 +106,9 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A running server with an empty data directory; the test also fails if it does not stop with code 0."""
     with ServerProcess(tmp_path / "data") as process:
         yield process
+
+
+@pytest.fixture
+def lab() -> Lab:
+    """A broker on a simulated disk."""
+    return Lab()

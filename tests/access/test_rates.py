@@ -63,8 +63,7 @@ def test_larger_debt_of_messages_or_bytes_sets_the_delay(meter: Meter) -> None:
     assert refused_for(meter) == 6
 
 
-def test_debt_decreases_over_time_and_credit_is_capped_at_one_second() -> None:
-    lab = Lab()
+def test_debt_decreases_over_time_and_credit_is_capped_at_one_second(lab: Lab) -> None:
     meter = metered(lab)
     meter.count(40, 0)
     lab.pass_time(2_999)
@@ -84,8 +83,7 @@ def test_unlimited_rate_is_not_counted() -> None:
     assert refused_for(meter) == 1
 
 
-def test_throttle_lasts_until_the_debt_of_all_connections_is_paid() -> None:
-    lab = Lab()
+def test_throttle_lasts_until_the_debt_of_all_connections_is_paid(lab: Lab) -> None:
     meter = metered(lab)
     released: list[str] = []
     one = Throttle("stomp", lambda: released.append("one"))
@@ -101,8 +99,7 @@ def test_throttle_lasts_until_the_debt_of_all_connections_is_paid() -> None:
     assert not one.holds(meter)
 
 
-def test_failing_release_callback_does_not_block_others() -> None:
-    lab = Lab()
+def test_failing_release_callback_does_not_block_others(lab: Lab) -> None:
     meter = metered(lab)
     released: list[str] = []
 
@@ -118,8 +115,7 @@ def test_failing_release_callback_does_not_block_others() -> None:
     assert released == ["it"]
 
 
-def test_throttling_is_counted_per_protocol() -> None:
-    lab = Lab()
+def test_throttling_is_counted_per_protocol(lab: Lab) -> None:
     held_back: dict[str, int] = {}
     meter = Meter(Rate(1, 0), lab.host, held_back)
     meter.count(2, 0)
@@ -130,8 +126,7 @@ def test_throttling_is_counted_per_protocol() -> None:
     assert held_back == {"stomp": 1, "http": 2}
 
 
-def test_closed_connection_is_not_notified_and_leaves_no_timer() -> None:
-    lab = Lab()
+def test_closed_connection_is_not_notified_and_leaves_no_timer(lab: Lab) -> None:
     meter = metered(lab)
     released: list[str] = []
     throttle = Throttle("stomp", lambda: released.append("it"))

@@ -39,8 +39,7 @@ def segments(data: Path) -> list[Path]:
     return sorted(data.glob("queues/*/*.seg"))
 
 
-def test_live_messages_are_distinguished_from_records_and_by_group(tmp_path: Path) -> None:
-    lab = Lab()
+def test_live_messages_are_distinguished_from_records_and_by_group(lab: Lab, tmp_path: Path) -> None:
     queue = lab.queue("a", groups=["g"])
     lab.publish(queue, *[b"%d" % number for number in range(10)])
     lab.publish(queue, "named", groups=("h",))
@@ -76,8 +75,7 @@ def test_live_messages_are_counted_over_copies_and_dropped_segments(tmp_path: Pa
         ([1], "segment 1 is missing"),
     ],
 )
-def test_a_missing_segment_is_damage(tmp_path: Path, gone: list[int], text: str) -> None:
-    lab = Lab()
+def test_a_missing_segment_is_damage(lab: Lab, tmp_path: Path, gone: list[int], text: str) -> None:
     queue = lab.queue("a")
     for _ in range(60):
         lab.publish(queue, b"x" * 9000)
@@ -92,8 +90,7 @@ def test_a_missing_segment_is_damage(tmp_path: Path, gone: list[int], text: str)
     assert of_queue["live"] == of_queue["messages"] < 60
 
 
-def test_damaged_header_hides_preceding_messages(tmp_path: Path) -> None:
-    lab = Lab()
+def test_damaged_header_hides_preceding_messages(lab: Lab, tmp_path: Path) -> None:
     queue = lab.queue("a")
     for _ in range(60):
         lab.publish(queue, b"x" * 9000)
@@ -107,8 +104,7 @@ def test_damaged_header_hides_preceding_messages(tmp_path: Path) -> None:
     assert text.endswith("are read; which segments lay between it and segment 3 is not known")
 
 
-def test_pending_journal_transactions_are_counted_and_reported(tmp_path: Path) -> None:
-    lab = Lab()
+def test_pending_journal_transactions_are_counted_and_reported(lab: Lab, tmp_path: Path) -> None:
     first, second = lab.queue("a"), lab.queue("b")
     lab.publish(first, "old", "older")
     peer = Peer(lab, first)
@@ -131,8 +127,7 @@ def test_pending_journal_transactions_are_counted_and_reported(tmp_path: Path) -
     assert [len(lab.bodies(lab.again(queue))) for queue in (first, second)] == [1, 2], "as a start has it"
 
 
-def test_applied_journal_is_not_pending(tmp_path: Path) -> None:
-    lab = Lab()
+def test_applied_journal_is_not_pending(lab: Lab, tmp_path: Path) -> None:
     first, second = lab.queue("a"), lab.queue("b")
     transaction = lab.broker.transaction()
     transaction.publish(first, message("m"))
@@ -154,8 +149,7 @@ def staged(lab: Lab) -> str:
     return f"staging/{name}"
 
 
-def test_staged_messages_are_counted(tmp_path: Path) -> None:
-    lab = Lab()
+def test_staged_messages_are_counted(lab: Lab, tmp_path: Path) -> None:
     staged(lab)
     stage(lab, "u", "p", {"a": [b"three"]})
     commit(lab, "u")
@@ -164,8 +158,7 @@ def test_staged_messages_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [0, -1])
-def test_a_flipped_bit_in_a_part_is_damage(place: int, tmp_path: Path) -> None:
-    lab = Lab()
+def test_a_flipped_bit_in_a_part_is_damage(lab: Lab, place: int, tmp_path: Path) -> None:
     at = staged(lab)
     (path,) = [path for path in lab.disk.names if path.startswith(f"{at}/p.")]
     lab.disk.names[path].cache[place] ^= 1
@@ -178,8 +171,7 @@ def test_a_flipped_bit_in_a_part_is_damage(place: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("copies", "text"), [(1, "the next start mends it"), (2, "1 ids in staging/committed are lost")]
 )
-def test_a_flipped_bit_in_the_list_of_committed_ids_is_damage(copies: int, text: str, tmp_path: Path) -> None:
-    lab = Lab()
+def test_a_flipped_bit_in_the_list_of_committed_ids_is_damage(lab: Lab, copies: int, text: str, tmp_path: Path) -> None:
     staged(lab)
     commit(lab, "t")
     for path in ("staging/committed", "staging/committed.copy")[:copies]:
@@ -189,8 +181,7 @@ def test_a_flipped_bit_in_the_list_of_committed_ids_is_damage(copies: int, text:
 
 
 @pytest.mark.parametrize(("copies", "text"), [(1, "one of its two copies is damaged"), (2, "none of it is published")])
-def test_a_flipped_bit_in_a_marker_is_damage(copies: int, text: str, tmp_path: Path) -> None:
-    lab = Lab()
+def test_a_flipped_bit_in_a_marker_is_damage(lab: Lab, copies: int, text: str, tmp_path: Path) -> None:
     at = staged(lab)
     lab.broker.staging.commit("default", "t", None, lambda *_: None)
     while f"{at}/commit" not in lab.disk.names:
@@ -209,8 +200,7 @@ def test_a_flipped_bit_in_a_marker_is_damage(copies: int, text: str, tmp_path: P
 # --- what is beside a queue's log
 
 
-def test_a_segment_set_aside_is_damage_until_it_is_repaired(tmp_path: Path) -> None:
-    lab = Lab()
+def test_a_segment_set_aside_is_damage_until_it_is_repaired(lab: Lab, tmp_path: Path) -> None:
     queue = lab.queue("a", cap=64 * 1024)
     data = directory(lab, tmp_path)
     (data / queue.log.directory / "0000000009.bad").write_bytes(b"x" * 100)
@@ -218,8 +208,7 @@ def test_a_segment_set_aside_is_damage_until_it_is_repaired(tmp_path: Path) -> N
     assert code == DAMAGED and "kept for repair" in found["queues"][0]["damage"][0]
 
 
-def test_bindings_a_cap_that_is_exceeded_and_what_is_no_queue_are_reported(tmp_path: Path) -> None:
-    lab = Lab()
+def test_bindings_a_cap_that_is_exceeded_and_what_is_no_queue_are_reported(lab: Lab, tmp_path: Path) -> None:
     queue = lab.queue("a", cap=1024 * 1024)
     lab.answer(lambda done: lab.broker.bind("order.made", queue.name, done))
     lab.publish(queue, *[b"x" * 1000] * 100)
@@ -235,8 +224,7 @@ def test_bindings_a_cap_that_is_exceeded_and_what_is_no_queue_are_reported(tmp_p
     assert "is not the directory of a queue" in reported["queues/lost+found"]["notes"][0]
 
 
-def test_data_of_a_newer_version_is_named_and_is_no_damage(tmp_path: Path) -> None:
-    lab = Lab()
+def test_data_of_a_newer_version_is_named_and_is_no_damage(lab: Lab, tmp_path: Path) -> None:
     queue = lab.queue("a")
     meta = replace(queue.meta, unknown={"shape": 1}, unknown_policy={"colour": "red"})
     lab.disk.names[f"{queue.log.directory}/meta"].cache[:] = meta.encode()

@@ -192,9 +192,8 @@ def two_bytes_of_an_option(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("harm", [bit_in_an_event, two_bytes_of_an_option])
-def test_readable_meta_keeps_its_bindings(harm: Callable[[bytes], bytes], tmp_path: Path) -> None:
+def test_readable_meta_keeps_its_bindings(lab: Lab, harm: Callable[[bytes], bytes], tmp_path: Path) -> None:
     """They were dropped without a word, and events were confirmed and stored nowhere."""
-    lab = Lab()
     queue = bound_queue(lab)
     files = contents(lab)
     path = f"{queue.log.directory}/meta"
@@ -207,8 +206,7 @@ def test_readable_meta_keeps_its_bindings(harm: Callable[[bytes], bytes], tmp_pa
     assert lab.bodies(again) == [b"a", b"event"]
 
 
-def test_lost_bindings_are_reported_until_rebound(tmp_path: Path) -> None:
-    lab = Lab()
+def test_lost_bindings_are_reported_until_rebound(lab: Lab, tmp_path: Path) -> None:
     queue = bound_queue(lab)
     files = contents(lab)
     path = f"{queue.log.directory}/meta"
@@ -228,9 +226,8 @@ def test_lost_bindings_are_reported_until_rebound(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("was_started", [False, True])
-def test_older_of_two_directories_of_one_queue_is_renamed(was_started: bool, tmp_path: Path) -> None:
+def test_older_of_two_directories_of_one_queue_is_renamed(lab: Lab, was_started: bool, tmp_path: Path) -> None:
     """As earlier versions could leave them; a start that was made before sets the older aside."""
-    lab = Lab()
     old, new = two_of_one_name(lab)
     if was_started:
         lab.start(lab.host.wall_ms())
@@ -247,8 +244,7 @@ def test_older_of_two_directories_of_one_queue_is_renamed(was_started: bool, tmp
     assert lab.broker.left == {} and lab.broker.get(new.name).uid == new.uid
 
 
-def test_symlinked_directory_is_reported_and_not_followed(tmp_path: Path) -> None:
-    lab = Lab()
+def test_symlinked_directory_is_reported_and_not_followed(lab: Lab, tmp_path: Path) -> None:
     queue = lab.queue()
     lab.publish(queue, "a")
     store(contents(lab), tmp_path)
@@ -264,8 +260,7 @@ def test_symlinked_directory_is_reported_and_not_followed(tmp_path: Path) -> Non
         assert httpx.get(f"{server.url}/v2/default/queues/q", trust_env=False).status_code == 404
 
 
-def test_missing_and_garbage_segments_are_reported_and_the_rest_served(tmp_path: Path) -> None:
-    lab = Lab()
+def test_missing_and_garbage_segments_are_reported_and_the_rest_served(lab: Lab, tmp_path: Path) -> None:
     queue = lab.queue(cap=64 * 1024)
     for number in range(30):
         lab.publish(queue, b"%d" % number * 500)

@@ -9,12 +9,6 @@ from tests.kit.lab import Lab
 
 
 @pytest.fixture
-def lab() -> Lab:
-    """A broker on a simulated disk."""
-    return Lab()
-
-
-@pytest.fixture
 def queue(lab: Lab) -> LocalQueue:
     """The queue q of `lab`, with the default options."""
     return lab.queue()

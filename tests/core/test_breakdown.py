@@ -98,7 +98,7 @@ def test_fault_ends_only_its_queue_and_answers_all_callers(
     traces = [record for record in caplog.records if record.exc_info and "broke down" in record.message]
     assert len(traces) == 1
     with pytest.raises(Unavailable, match="broke down"):
-        lab.broker.get(queue_name("q"))
+        lab.named("q")
     assert [type(error) for error in Peer(lab, lab.broker.ensure(queue_name("q"))).closed_with] == [Unavailable]
     ((error, _, _),) = lab.publish_answers(queue, [message("later")])
     assert isinstance(error, Unavailable)

@@ -236,7 +236,7 @@ def test_older_directory_is_not_served_after_the_newer_is_deleted(lab: Lab) -> N
 
 
 def begin_a_commit(lab: Lab) -> None:
-    lab.broker.get(queue_name("q")).publish([message("a")], lambda *_: None)
+    lab.named("q").publish([message("a")], lambda *_: None)
 
 
 def begin_to_store_options(lab: Lab) -> None:

@@ -24,7 +24,7 @@ EU = "region = 'eu'"
 
 def bind(lab: Lab, name: str, wanted: str = "", event: str = "order") -> LocalQueue:
     lab.answer(partial(lab.broker.bind, event, queue_name(name), filter_text=wanted))
-    return lab.broker.get(queue_name(name))
+    return lab.named(name)
 
 
 def of(region: str, body: str) -> Message:

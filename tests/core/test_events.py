@@ -18,7 +18,7 @@ PRIVATE = private_name("secret.topic0")
 def bound(lab: Lab, *names: str) -> list[LocalQueue]:
     for name in names:
         lab.answer(partial(lab.broker.bind, "order", queue_name(name)))
-    return [lab.broker.get(queue_name(name)) for name in names]
+    return [lab.named(name) for name in names]
 
 
 def private(lab: Lab, **options: object) -> LocalQueue:

@@ -55,7 +55,7 @@ def test_private_queues_end_with_their_process(lab: Lab, how: str) -> None:
     assert lab.broker.private_queues() == [] and len(lab.disk.list_dir("queues")) == 1
     assert [queue.name for queue in lab.broker.queues()] == [queue_name("kept")]
     lab.answer(lambda done: lab.broker.publish_event("news", [message("n")], done))
-    assert lab.bodies(lab.broker.get(queue_name("kept"))) == [b"m", b"n"]
+    assert lab.bodies("kept") == [b"m", b"n"]
 
 
 def test_private_queue_deleted_before_its_directory_exists_creates_none(
@@ -138,7 +138,7 @@ def test_full_private_queue_ends_and_notifies_its_consumer(lab: Lab) -> None:
     assert [type(error) for error in reported] == [QueueFull]
     lab.pass_time(100)
     assert lab.broker.private_queues() == [] and len(lab.disk.list_dir("queues")) == 1
-    assert len(lab.bodies(lab.broker.get(queue_name("kept")))) == 31
+    assert len(lab.bodies("kept")) == 31
 
 
 def test_a_durable_queue_that_is_full_is_reported_to_the_publisher_also_beside_a_private_one(lab: Lab) -> None:

@@ -83,7 +83,7 @@ def test_nack_and_reject_take_effect_at_the_commit(lab: Lab) -> None:
     assert commit(lab, transaction) is None
     lab.settle()
     assert queue.counts()[:3] == (0, 0, 1)
-    assert lab.bodies(lab.broker.get(queue_name("dead"))) == [numbered(3)[1]]
+    assert lab.bodies("dead") == [numbered(3)[1]]
 
 
 @pytest.mark.parametrize("queues", [1, 2])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from curbstone.core.port import Queue
 from tests.engines.worlds import LocalWorld, ModelWorld, NodeWorld, TracedWorld, World
 from tests.kit import rabbitmq
 
@@ -39,6 +40,12 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     made = worlds[request.param]()
     yield made
     made.close()
+
+
+@pytest.fixture
+def queue(world: World) -> Queue:
+    """A new queue of `world`."""
+    return world.queue()
 
 
 @pytest.fixture(params=["model", "node"])

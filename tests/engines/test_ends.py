@@ -47,8 +47,7 @@ def letters(world: World, queue: Queue) -> list[dict[str, str]]:
     ]
 
 
-def test_leases_are_settled_once(world: World) -> None:
-    queue = world.queue()
+def test_leases_are_settled_once(queue: Queue, world: World) -> None:
     world.publish(queue, *"abcd")
     leases = lease(world, queue, 3)
     assert bodies(leases) == ["a", "b", "c"]
@@ -64,8 +63,7 @@ def test_leases_are_settled_once(world: World) -> None:
     assert sorted(world.bodies(queue, 2)) == ["c", "d"]
 
 
-def test_a_lease_runs_out_unless_it_is_extended(world: World) -> None:
-    queue = world.queue()
+def test_a_lease_runs_out_unless_it_is_extended(queue: Queue, world: World) -> None:
     world.publish(queue, "a", "b")
     stale = ["all"]
     while stale != ["unknown"]:  # where all is slow, so short a lease may have ended before it is extended
@@ -111,8 +109,7 @@ def test_leases_are_counted_per_owner_until_they_end(world: World) -> None:
     assert {leased.queue_of(each.token) for each in (*mine, *theirs)} == {None}
 
 
-def test_lease_can_wait_for_a_message(world: World) -> None:
-    queue = world.queue()
+def test_lease_can_wait_for_a_message(queue: Queue, world: World) -> None:
     got: list[Any] = []
     queue.lease(5, 60_000, got.append, wait_ms=10_000)
     world.pause()
@@ -141,8 +138,7 @@ def test_rejected_message_is_dead_lettered_and_can_be_redriven(world: World) -> 
     assert letter["x-dead-id"] != queue.message_id(seq)
 
 
-def test_redrive_skips_messages_that_are_no_dead_letters(world: World) -> None:
-    queue = world.queue()
+def test_redrive_skips_messages_that_are_no_dead_letters(queue: Queue, world: World) -> None:
     world.publish(queue, "a", "b")
     error, redriven = world.answer(lambda done: queue.redrive(None, 10, done))
     assert error is None and redriven.moved == 0 and list(redriven.stayed.values()) == [2]
@@ -203,8 +199,7 @@ def expired(world: World, dead: Queue) -> bool:
     return found
 
 
-def test_message_can_be_settled_by_id_leased_or_not(world: World) -> None:
-    queue = world.queue()
+def test_message_can_be_settled_by_id_leased_or_not(queue: Queue, world: World) -> None:
     first, second, _ = world.publish(queue, "a", "b", "c")
     (held,) = lease(world, queue)
     assert world.answer(lambda done: queue.settle_by_id(first, done)) == (None, True)
@@ -214,8 +209,7 @@ def test_message_can_be_settled_by_id_leased_or_not(world: World) -> None:
     assert world.bodies(queue) == ["c"]
 
 
-def test_message_leased_elsewhere_cannot_be_settled_by_id(world: World) -> None:
-    queue = world.queue()
+def test_message_leased_elsewhere_cannot_be_settled_by_id(queue: Queue, world: World) -> None:
     (seq,) = world.publish(queue, "a")
     (held,) = lease(world, queue, owner="ann")
     assert world.answer(lambda done: queue.settle_by_id(seq, done, owner="bob")) == (None, False)
@@ -248,8 +242,7 @@ def known(queue: object) -> Known:
     return queue.known
 
 
-def test_undo_restores_popped_messages_where_supported(world: World) -> None:
-    queue = world.queue()
+def test_undo_restores_popped_messages_where_supported(queue: Queue, world: World) -> None:
     world.publish(queue, "a", "b")
     assert world.bodies(queue) == ["a", "b"]
     if Capability.UNDOING in world.broker.capabilities:

@@ -84,8 +84,7 @@ def test_schema_can_be_changed_and_removed(world: World) -> None:
     assert world.bodies(queue, 2) == [BAD, "a"]
 
 
-def test_publish_paused_queue_still_delivers(world: World) -> None:
-    queue = world.queue()
+def test_publish_paused_queue_still_delivers(queue: Queue, world: World) -> None:
     world.publish(queue, "a")
     declare(world, queue, publish_paused=True)
     ((refused, count),) = reported(world, queue, "b", "c")

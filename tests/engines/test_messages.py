@@ -9,6 +9,7 @@ import pytest
 from curbstone.core.errors import MessageTooLarge, NoSuchQueue, QueueFull, StaleDelivery
 from curbstone.core.message import Message
 from curbstone.core.options import KIB
+from curbstone.core.port import Queue
 from curbstone.core.values import UNKNOWN, Holder, Who
 from tests.engines.worlds import PATIENCE_MS, World
 
@@ -16,8 +17,7 @@ TRACEPARENT = b"traceparent:00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331
 BLOCK = b"content-type:text/plain\n" + TRACEPARENT + b"x:1\ny:a\\cb\nx:2\n\xc3\xa4:\xc3\xb6\n"
 
 
-def test_messages_are_delivered_in_order_and_unchanged(world: World) -> None:
-    queue = world.queue()
+def test_messages_are_delivered_in_order_and_unchanged(queue: Queue, world: World) -> None:
     seqs = world.publish(queue, "a", "b", "c", headers=BLOCK)
     assert seqs == list(range(seqs[0], seqs[0] + 3))
     first = world.pop(queue)
@@ -29,8 +29,7 @@ def test_messages_are_delivered_in_order_and_unchanged(world: World) -> None:
     assert world.bodies(queue) == ["b", "c"]
 
 
-def test_pop_of_an_empty_queue_returns_nothing_or_waits(world: World) -> None:
-    queue = world.queue()
+def test_pop_of_an_empty_queue_returns_nothing_or_waits(queue: Queue, world: World) -> None:
     assert world.pop(queue) is None
     assert world.pop(queue, wait_ms=30) is None
     got: list[object] = []
@@ -41,8 +40,7 @@ def test_pop_of_an_empty_queue_returns_nothing_or_waits(world: World) -> None:
     assert world.pop(queue) is None
 
 
-def test_cancelled_pop_takes_nothing(world: World) -> None:
-    queue = world.queue()
+def test_cancelled_pop_takes_nothing(queue: Queue, world: World) -> None:
     got: list[object] = []
     waiter = queue.pop(got.append, wait_ms=PATIENCE_MS // 2)
     world.pause()
@@ -52,8 +50,7 @@ def test_cancelled_pop_takes_nothing(world: World) -> None:
     assert world.bodies(queue, 1, wait_ms=100) == ["a"] and not got
 
 
-def test_window_limits_deliveries_until_acked(world: World) -> None:
-    queue = world.queue()
+def test_window_limits_deliveries_until_acked(queue: Queue, world: World) -> None:
     peer = world.peer(queue, window=2)
     world.publish(queue, *"abcde")
     peer.expect("a", "b")
@@ -71,8 +68,7 @@ def test_window_limits_deliveries_until_acked(world: World) -> None:
     assert [each.tries for each in again.deliveries if each.message.body in (b"c", b"d")] == [1, 1]
 
 
-def test_requeued_message_is_redelivered_with_one_more_try(world: World) -> None:
-    queue = world.queue()
+def test_requeued_message_is_redelivered_with_one_more_try(queue: Queue, world: World) -> None:
     peer = world.peer(queue, window=1)
     seqs = world.publish(queue, "a", "b", headers=BLOCK)
     peer.expect("a")
@@ -85,8 +81,7 @@ def test_requeued_message_is_redelivered_with_one_more_try(world: World) -> None
     peer.expect("a", "a", "b")
 
 
-def test_a_delay_is_never_shortened(world: World) -> None:
-    queue = world.queue()
+def test_a_delay_is_never_shortened(queue: Queue, world: World) -> None:
     peer = world.peer(queue)
     began_ms = world.now_ms()
     world.publish(queue, "later", delay_ms=300)
@@ -102,8 +97,7 @@ def test_a_delay_is_never_shortened(world: World) -> None:
     assert peer.deliveries[2].tries == 1 and peer.deliveries[2].message.seq == peer.deliveries[0].message.seq
 
 
-def test_automatic_delivery_settles_the_message(world: World) -> None:
-    queue = world.queue()
+def test_automatic_delivery_settles_the_message(queue: Queue, world: World) -> None:
     peer = world.peer(queue, auto=True)
     world.publish(queue, *"abc")
     peer.expect("a", "b", "c")
@@ -112,8 +106,7 @@ def test_automatic_delivery_settles_the_message(world: World) -> None:
     world.ready(queue, 0)
 
 
-def test_held_consumer_gets_nothing_and_paused_one_can_settle(world: World) -> None:
-    queue = world.queue()
+def test_held_consumer_gets_nothing_and_paused_one_can_settle(queue: Queue, world: World) -> None:
     peer = world.peer(queue)
     peer.consumer.hold()
     world.publish(queue, "a")
@@ -129,8 +122,7 @@ def test_held_consumer_gets_nothing_and_paused_one_can_settle(world: World) -> N
     assert world.bodies(queue) == ["b"]
 
 
-def test_consumers_of_a_queue_and_holder_of_a_message_are_reported(world: World) -> None:
-    queue = world.queue()
+def test_consumers_of_a_queue_and_holder_of_a_message_are_reported(queue: Queue, world: World) -> None:
     ann, bob = Who("stomp", "10.0.0.1", 5, "ann"), Who("http", "::1", 6, "bob")
     assert (ann.peer, bob.peer, UNKNOWN.peer) == ("10.0.0.1:5", "[::1]:6", "")
     peer = world.peer(queue, window=2, who=ann)
@@ -149,9 +141,8 @@ def test_consumers_of_a_queue_and_holder_of_a_message_are_reported(world: World)
     assert [each.who for each in queue.holders()] == [bob]
 
 
-def test_waiting_call_is_a_consumer_without_messages(world: World) -> None:
+def test_waiting_call_is_a_consumer_without_messages(queue: Queue, world: World) -> None:
     """An event stream that waited was not listed, as if nobody took from the queue."""
-    queue = world.queue()
     bob = Who("sse", "::1", 6, "bob")
     answers: list[object] = []
     queue.lease(3, 30_000, answers.append, wait_ms=30_000, who=bob)
@@ -168,8 +159,7 @@ def test_waiting_call_is_a_consumer_without_messages(world: World) -> None:
     assert [each.kind for each in queue.holders()] == ["leases"]
 
 
-def test_consumer_states_are_reported(world: World) -> None:
-    queue = world.queue()
+def test_consumer_states_are_reported(queue: Queue, world: World) -> None:
     windowed, auto = world.peer(queue, window=1), world.peer(queue, auto=True)
 
     def said() -> list[tuple[int, str]]:
@@ -190,16 +180,14 @@ def test_consumer_states_are_reported(world: World) -> None:
     assert said() == [(2, "leaving")], "of those who leave, only who still holds something"
 
 
-def test_two_consumers_share_a_queue(world: World) -> None:
-    queue = world.queue()
+def test_two_consumers_share_a_queue(queue: Queue, world: World) -> None:
     peers = [world.peer(queue, window=5) for _ in range(2)]
     world.publish(queue, *map(str, range(10)))
     world.until(lambda: sum(len(peer.deliveries) for peer in peers) == 10)
     assert all(len(peer.deliveries) == 5 for peer in peers)
 
 
-def test_counts_show_ready_and_unsettled_messages(world: World) -> None:
-    queue = world.queue()
+def test_counts_show_ready_and_unsettled_messages(queue: Queue, world: World) -> None:
     world.publish(queue, *"abc")
     world.ready(queue, 3)
     peer = world.peer(queue, window=2)
@@ -208,8 +196,7 @@ def test_counts_show_ready_and_unsettled_messages(world: World) -> None:
     assert (queue.counts().wip, queue.counts().consumers) == (2, 1)
 
 
-def test_watcher_is_notified_of_changes(world: World) -> None:
-    queue = world.queue()
+def test_watcher_is_notified_of_changes(queue: Queue, world: World) -> None:
     heard: list[int] = []
     unwatch = queue.watch(lambda: heard.append(queue.counts().rdy))
     world.publish(queue, "a", "b")
@@ -248,8 +235,7 @@ def test_full_queue_refuses_until_there_is_room(world: World) -> None:
     assert world.publish(queue, "again")
 
 
-def test_deleted_queue_ends_consumers_and_is_recreated_empty(world: World) -> None:
-    queue = world.queue()
+def test_deleted_queue_ends_consumers_and_is_recreated_empty(queue: Queue, world: World) -> None:
     peer = world.peer(queue)
     peer.consumer.pause()
     world.publish(queue, "a")
@@ -268,8 +254,7 @@ def test_deleted_queue_ends_consumers_and_is_recreated_empty(world: World) -> No
     assert again.uid != queue.uid and world.bodies(again) == ["c"]
 
 
-def test_purge_removes_ready_and_delayed_messages(world: World) -> None:
-    queue = world.queue()
+def test_purge_removes_ready_and_delayed_messages(queue: Queue, world: World) -> None:
     world.publish(queue, *"abc")
     world.publish(queue, "later", delay_ms=200)
     error, count = world.answer(queue.purge)
@@ -316,8 +301,7 @@ def test_an_event_reaches_the_queues_that_are_bound_to_it(world: World) -> None:
     assert world.bodies(queues[1]) == ["again"]
 
 
-def test_mask_matches_events_by_words(world: World) -> None:
-    queue = world.queue()
+def test_mask_matches_events_by_words(queue: Queue, world: World) -> None:
     word = queue.name.queue.replace(".", "-")
     bound = {f"{word}.*.paid", f"{word}.new.>", f"{word}.#.end"}
     assert world.answer(lambda done: world.broker.rebind(queue.name, frozenset(bound), done)) == (None,)
@@ -332,8 +316,7 @@ def test_mask_matches_events_by_words(world: World) -> None:
     assert reached == [1, 0, 1, 1, 1, 1]
 
 
-def test_a_window_may_grow_and_shrink(world: World) -> None:
-    queue = world.queue()
+def test_a_window_may_grow_and_shrink(queue: Queue, world: World) -> None:
     peer = world.peer(queue, window=1)
     world.publish(queue, *"abcdef")
     peer.expect("a")
@@ -388,8 +371,7 @@ def test_transaction_settles_the_named_delivery_and_no_later_one(world: World, k
     peer.settle("ack", "a")
 
 
-def test_a_dropped_transaction_did_nothing(world: World) -> None:
-    queue = world.queue()
+def test_a_dropped_transaction_did_nothing(queue: Queue, world: World) -> None:
     peer = world.peer(queue)
     world.publish(queue, "a")
     peer.expect("a")

@@ -29,8 +29,7 @@ def test_paused_queue_delivers_nothing_until_resumed(world: World) -> None:
     assert sorted([waiting[0].message.body.decode(), *peer.bodies]) == ["a", "b", "c"]
 
 
-def test_deliveries_before_a_pause_can_be_settled(world: World) -> None:
-    queue = world.queue()
+def test_deliveries_before_a_pause_can_be_settled(queue: Queue, world: World) -> None:
     peer = world.peer(queue, window=2)
     world.publish(queue, "a", "b", "c")
     peer.expect("a", "b")
@@ -44,8 +43,7 @@ def test_deliveries_before_a_pause_can_be_settled(world: World) -> None:
     assert sorted(peer.bodies[2:]) == ["b", "c"]
 
 
-def test_waiting_call_keeps_waiting_while_paused(world: World) -> None:
-    queue = world.queue()
+def test_waiting_call_keeps_waiting_while_paused(queue: Queue, world: World) -> None:
     got: list[Any] = []
     queue.lease(5, 60_000, got.append, wait_ms=60_000)
     world.pause()

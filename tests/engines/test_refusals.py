@@ -58,8 +58,7 @@ def test_a_batch_is_stored_in_order_and_answered_once(world: World) -> None:
     assert world.bodies(queue, 3, group="g") == ["a", "b", "c"]
 
 
-def test_invalid_batch_stores_nothing(world: World) -> None:
-    queue = world.queue()
+def test_invalid_batch_stores_nothing(queue: Queue, world: World) -> None:
     error, _first, count = batch(world, queue, "a", "x" * (DEFAULTS.max_message_size + 1), "b")
     assert isinstance(error, MessageTooLarge) and count == 3
     assert world.bodies(queue, wait_ms=100) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from curbstone.net.budget import CALM_BYTES, CALM_S, SHARES, SLOW_S, SMALL_BYTES, Account, Budget
 from curbstone.net.limits import UNREAD_S_MAX
 
@@ -39,6 +41,11 @@ def connections(budget: Budget, user: str, count: int) -> list[Connection]:
     return [Connection(budget, user) for _ in range(count)]
 
 
+@pytest.fixture
+def budget() -> Budget:
+    return Budget(4 * MIB)
+
+
 def test_small_unfinished_input_is_not_counted() -> None:
     budget = Budget(MIB)
     for connection in connections(budget, "ann", 100):
@@ -46,8 +53,7 @@ def test_small_unfinished_input_is_not_counted() -> None:
     assert budget.bytes == 0
 
 
-def test_user_above_a_quarter_reads_only_its_first_unfinished_input() -> None:
-    budget = Budget(4 * MIB)
+def test_user_above_a_quarter_reads_only_its_first_unfinished_input(budget: Budget) -> None:
     ann, bob = connections(budget, "ann", 5), Connection(budget, "bob")
     for connection in [*ann, bob]:
         connection.account.hold_input(250 * KIB)
@@ -76,9 +82,8 @@ def test_concurrent_uploads_finish_one_after_the_other() -> None:
     assert budget.bytes == 0
 
 
-def test_concurrently_started_input_is_bounded() -> None:
+def test_concurrently_started_input_is_bounded(budget: Budget) -> None:
     """Each is read once before it can be stopped."""
-    budget = Budget(4 * MIB)
     ann = connections(budget, "ann", 200)
     for connection in ann:
         connection.account.hold_input(100 * KIB)
@@ -86,8 +91,7 @@ def test_concurrently_started_input_is_bounded() -> None:
     assert any(not connection.evicted for connection in ann)
 
 
-def test_stalled_first_input_refuses_the_largest() -> None:
-    budget = Budget(4 * MIB)
+def test_stalled_first_input_refuses_the_largest(budget: Budget) -> None:
     small, large, later = connections(budget, "ann", 3)
     small.account.hold_input(100 * KIB)
     large.account.hold_input(800 * KIB)
@@ -101,8 +105,7 @@ def test_stalled_first_input_refuses_the_largest() -> None:
     assert (budget.bytes, budget.refused) == (300 * KIB, 1)
 
 
-def test_input_being_processed_counts_and_is_not_refused() -> None:
-    budget = Budget(4 * MIB)
+def test_input_being_processed_counts_and_is_not_refused(budget: Budget) -> None:
     complete, begun, other = connections(budget, "ann", 3)
     complete.account.hold_input(600 * KIB, is_complete=True)
     begun.account.hold_input(300 * KIB)
@@ -112,8 +115,7 @@ def test_input_being_processed_counts_and_is_not_refused() -> None:
     assert [complete.evicted, begun.evicted] == [False, True]
 
 
-def test_unread_output_stops_deliveries_of_its_user_until_a_quarter_is_read() -> None:
-    budget = Budget(4 * MIB)
+def test_unread_output_stops_deliveries_of_its_user_until_a_quarter_is_read(budget: Budget) -> None:
     deaf, good, bob = Connection(budget, "ann"), Connection(budget, "ann"), Connection(budget, "bob")
     deaf.account.hold_output(MIB + 1)
     assert (deaf.delivers, good.delivers, bob.delivers) == (False, False, True)
@@ -124,8 +126,7 @@ def test_unread_output_stops_deliveries_of_its_user_until_a_quarter_is_read() ->
     assert good.delivers and deaf.delivers
 
 
-def test_a_page_waits_for_room_and_pages_are_made_in_order() -> None:
-    budget = Budget(4 * MIB)
+def test_a_page_waits_for_room_and_pages_are_made_in_order(budget: Budget) -> None:
     one, two, three, bob = *connections(budget, "ann", 3), Connection(budget, "bob")
     made: list[str] = []
     assert one.account.when_room(MIB, lambda: made.append("one")) is None
@@ -150,8 +151,7 @@ def test_the_only_page_of_a_user_may_have_any_size() -> None:
     assert ann.account.when_room(16 * MIB, lambda: None) is None
 
 
-def test_largest_holders_are_stopped_at_the_total_limit() -> None:
-    budget = Budget(4 * MIB)
+def test_largest_holders_are_stopped_at_the_total_limit(budget: Budget) -> None:
     users = [Connection(budget, f"user{number}") for number in range(5)]
     for user in users[:4]:
         user.account.hold_output(MIB)
@@ -163,8 +163,7 @@ def test_largest_holders_are_stopped_at_the_total_limit() -> None:
     assert all(user.delivers for user in users)
 
 
-def test_held_bytes_move_to_the_user_at_login() -> None:
-    budget = Budget(4 * MIB)
+def test_held_bytes_move_to_the_user_at_login(budget: Budget) -> None:
     ann, stranger, other = Connection(budget, "ann"), Connection(budget, "10.0.0.1"), Connection(budget, "10.0.0.1")
     ann.account.hold_output(900 * KIB)
     stranger.account.hold_input(200 * KIB)
@@ -177,8 +176,7 @@ def test_held_bytes_move_to_the_user_at_login() -> None:
     assert budget.bytes == 0
 
 
-def test_connection_that_reads_nothing_for_a_minute_is_stuck() -> None:
-    budget = Budget(4 * MIB)
+def test_connection_that_reads_nothing_for_a_minute_is_stuck(budget: Budget) -> None:
     account = Connection(budget, "ann").account
     assert not account.is_stuck(0, 0)
     assert not account.is_stuck(1000, 100)
@@ -189,8 +187,7 @@ def test_connection_that_reads_nothing_for_a_minute_is_stuck() -> None:
     assert budget.unread == 1
 
 
-def test_ended_connection_holds_nothing() -> None:
-    budget = Budget(4 * MIB)
+def test_ended_connection_holds_nothing(budget: Budget) -> None:
     account = Connection(budget, "ann").account
     account.close()
     account.hold_input(MIB)
@@ -200,8 +197,7 @@ def test_ended_connection_holds_nothing() -> None:
     assert budget.bytes == 0
 
 
-def test_disconnecting_clients_get_no_more_pages_than_their_share() -> None:
-    budget = Budget(4 * MIB)
+def test_disconnecting_clients_get_no_more_pages_than_their_share(budget: Budget) -> None:
     asked = connections(budget, "ann", 10)
     for connection in asked:
         connection.account.when_room(MIB // 2, lambda: None)

@@ -94,9 +94,13 @@ class Client:
         self.is_open = False
 
 
-def test_one_read_of_a_flood_does_not_block_others() -> None:
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_one_read_of_a_flood_does_not_block_others(world: World) -> None:
     """A quarter of a megabyte of tiny frames was carried out at once, and everybody else waited for a second."""
-    world = World()
     flood, honest = Client(world, 4.0), Client(world, 1.0)
     flood.send(b"x" * 256 * 1024)
     assert world.us < 12 * TURN_US, "what it costs was not known"
@@ -114,8 +118,7 @@ def test_one_read_of_a_flood_does_not_block_others() -> None:
     assert flood.took == b"x" * 256 * 1024
 
 
-def test_all_floods_share_the_time_of_one_turn() -> None:
-    world = World()
+def test_all_floods_share_the_time_of_one_turn(world: World) -> None:
     floods = [Client(world, 1.0) for _ in range(20)]
     for client in floods:
         client.send(b"x" * 30_000)
@@ -124,9 +127,8 @@ def test_all_floods_share_the_time_of_one_turn() -> None:
     assert all(client.took == b"x" * 30_000 for client in floods)
 
 
-def test_first_large_read_is_limited() -> None:
+def test_first_large_read_is_limited(world: World) -> None:
     """224 SUBSCRIBEs, which cost 4 us a byte, were carried out in one turn of 200 ms."""
-    world = World()
     world.somebody = None
     Client(world, 4.0).send(b"x" * 64 * 1024)
     assert world.us < 2 * ALONE_US
@@ -139,8 +141,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("known")
-def test_floods_take_turns() -> None:
-    world = World()
+def test_floods_take_turns(world: World) -> None:
     one, other = Client(world, 1.0), Client(world, 1.0)
     one.send(b"1" * 100_000)
     other.send(b"2" * 100_000)
@@ -153,9 +154,8 @@ def test_floods_take_turns() -> None:
     assert (one.took, other.took) == (b"1" * 100_000, b"2" * 100_000)
 
 
-def test_cheap_bytes_are_processed_immediately() -> None:
+def test_cheap_bytes_are_processed_immediately(world: World) -> None:
     """A publisher of large reads loses nothing by turns, once it is known what its bytes cost."""
-    world = World()
     client = Client(world, 0.004)
     for _ in range(10):
         client.send(b"x" * 256_000)
@@ -166,8 +166,7 @@ def test_cheap_bytes_are_processed_immediately() -> None:
     assert len(client.pieces) == 3
 
 
-def test_read_size_adapts_to_the_current_cost() -> None:
-    world = World()
+def test_read_size_adapts_to_the_current_cost(world: World) -> None:
     client = Client(world, 2.0)
     client.send(b"x" * 20_000)
     while not world.is_idle:
@@ -187,8 +186,7 @@ def test_read_size_adapts_to_the_current_cost() -> None:
     assert len(client.pieces) > count + 10
 
 
-def test_excess_of_a_turn_is_deducted_from_the_next() -> None:
-    world = World()
+def test_excess_of_a_turn_is_deducted_from_the_next(world: World) -> None:
     costly, other = Client(world, 30.0), Client(world, 1.0)
     costly.send(b"x" * (SMALL_BYTES + 1))
     other.send(b"y" * 3000)
@@ -221,8 +219,7 @@ def test_stream_is_processed_completely_in_order() -> None:
         assert client.took == sent[client]
 
 
-def test_closed_connection_does_not_block_others() -> None:
-    world = World()
+def test_closed_connection_does_not_block_others(world: World) -> None:
     gone, other = Client(world, 1.0), Client(world, 1.0)
     gone.send(b"x" * 100_000)
     other.send(b"y" * 10_000)
@@ -234,8 +231,7 @@ def test_closed_connection_does_not_block_others() -> None:
     assert other.took == b"y" * 10_000
 
 
-def test_exception_ends_only_its_connection() -> None:
-    world = World()
+def test_exception_ends_only_its_connection(world: World) -> None:
     bad, other = Client(world, 1.0), Client(world, 1.0)
     bad.send(b"x" * 10_000 + BUG)
     other.send(b"y" * 10_000)
@@ -250,9 +246,8 @@ def test_exception_ends_only_its_connection() -> None:
 
 
 @pytest.mark.usefixtures("known")
-def test_turn_ends_after_a_megabyte() -> None:
+def test_turn_ends_after_a_megabyte(world: World) -> None:
     """The next commit begins only after the turn. The disk was idle while 8 MiB of large messages were read in one."""
-    world = World()
     world.somebody = None
     client = Client(world, 0.0)
     for _ in range(3):
@@ -269,8 +264,7 @@ def test_turn_ends_after_a_megabyte() -> None:
 
 
 @pytest.mark.usefixtures("known")
-def test_single_sender_has_long_turns() -> None:
-    world = World()
+def test_single_sender_has_long_turns(world: World) -> None:
     other, world.somebody = world.somebody, None
     assert other is not None
     client = Client(world, 1.0)

@@ -10,7 +10,7 @@ import pytest
 from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError
-from tests.stomp.harness import Refuse
+from tests.stomp.harness import Client, Refuse
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -19,6 +19,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"calls", "refuse"} & {*getattr(item, "fixturenames", ())}:
             item.add_marker("source")
+
+
+@pytest.fixture
+def client() -> Client:
+    """A client of version 1.2."""
+    return Client()
 
 
 @pytest.fixture

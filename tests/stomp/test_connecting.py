@@ -159,8 +159,7 @@ def test_c03_1_0_has_no_heart_beats_even_if_they_are_offered(offer: str) -> None
     assert not client.session.closing
 
 
-def test_slow_disk_at_disconnect_sends_no_receipt() -> None:
-    client = Client()
+def test_slow_disk_at_disconnect_sends_no_receipt(client: Client) -> None:
     client.feed(client.frame(send("x", "receipt:1")) + client.frame("DISCONNECT|receipt:2"))
     assert client.session.ending and not client.session.closing
     client.session.tick(client.now_ms)
@@ -171,9 +170,9 @@ def test_slow_disk_at_disconnect_sends_no_receipt() -> None:
 
 
 def test_refusal_during_a_disconnect_replaces_its_receipt(
+    client: Client,
     refuse: Refuse,
 ) -> None:
-    client = Client()
     refuse("a", QueueFull("queue a is at its cap"))
     client.feed(client.frame(send("x")) + client.frame("DISCONNECT|receipt:2"))
     (error,) = client.turn()

@@ -126,8 +126,7 @@ def test_client_id_separates_subscription_names() -> None:
         ("SUBSCRIBE|id:1|destination:/queue/a|x-queue-name:b", "for topics"),
     ],
 )
-def test_invalid_durable_subscription_is_an_error(frame: str, said: str) -> None:
-    client = Client()
+def test_invalid_durable_subscription_is_an_error(client: Client, frame: str, said: str) -> None:
     assert said in client.error(frame).headers["message"]
     assert not client.lab.names()
 
@@ -141,9 +140,8 @@ def test_name_is_bound_to_one_topic(connect: str, name: str) -> None:
     assert "belongs to the topic news" in other.error(frame % "sports").headers["message"]
 
 
-def test_without_a_client_id_an_id_is_one_subscription_for_each_topic() -> None:
+def test_without_a_client_id_an_id_is_one_subscription_for_each_topic(client: Client) -> None:
     """Clients number their subscriptions alike: the second client got an ERROR for the topic of the first."""
-    client = Client()
     frame = "SUBSCRIBE|id:sub-0|destination:/topic/%s|durable:true|receipt:r"
     for topic in ("one", "two", "one"):
         assert Client(client.lab).receipts(frame % topic) == ["r"]
@@ -160,8 +158,7 @@ def test_without_a_client_id_an_id_is_one_subscription_for_each_topic() -> None:
         (("a", "b/c"), ("a", "b.c")),
     ],
 )
-def test_each_id_and_topic_has_its_own_queue(one: tuple[str, str], two: tuple[str, str]) -> None:
-    client = Client()
+def test_each_id_and_topic_has_its_own_queue(client: Client, one: tuple[str, str], two: tuple[str, str]) -> None:
     for identifier, topic in (one, two):
         frame = f"SUBSCRIBE|id:{identifier}|destination:/topic/{topic}|durable:true|receipt:r"
         assert Client(client.lab).receipts(frame.replace("id:a:b", "id:a\\cb")) == ["r"]
@@ -224,8 +221,7 @@ def test_a_durable_subscription_is_deleted_by_its_name(
         ("UNSUBSCRIBE|id:1", "no subscription [1] found"),
     ],
 )
-def test_non_durable_queue_is_not_deleted(frame: str, said: str) -> None:
-    client = Client()
+def test_non_durable_queue_is_not_deleted(client: Client, frame: str, said: str) -> None:
     client.send(send("x"))
     assert said in client.error(frame).headers["message"]
     assert client.lab.names() == [queue_name("a")]
@@ -248,8 +244,7 @@ def test_a_subscriber_by_mask_gets_each_message_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", ["a.*", "#", "a.>"])
-def test_send_to_a_mask_is_refused(topic: str) -> None:
-    client = Client()
+def test_send_to_a_mask_is_refused(client: Client, topic: str) -> None:
     assert "is for SUBSCRIBE" in client.error(send("x", "receipt:r", queue=f"/topic/{topic}")).headers["message"]
 
 

@@ -13,8 +13,7 @@ from curbstone.stomp.limits import Limits
 from tests.stomp.harness import SUB, Client, send
 
 
-def test_f01_escapes_of_1_2_round_trip() -> None:
-    client = Client()
+def test_f01_escapes_of_1_2_round_trip(client: Client) -> None:
     client.send(send("x", r"v:a\cb\nc\rd\\e"))
     (message,) = client.send(SUB)
     assert message.headers["v"] == "a:b\nc\rd\\e"
@@ -55,38 +54,33 @@ def test_f06_connected_needs_no_escaping() -> None:
         assert line.count(b":") == 1
 
 
-def test_f07_names_are_escaped_too() -> None:
-    client = Client()
+def test_f07_names_are_escaped_too(client: Client) -> None:
     client.send(send("x", r"a\cb:v"))
     (message,) = client.send(SUB)
     assert message.headers["a:b"] == "v"
 
 
-def test_f09_the_first_of_a_repeated_header_wins() -> None:
-    client = Client()
+def test_f09_the_first_of_a_repeated_header_wins(client: Client) -> None:
     client.send(send("x", "foo:World", "foo:Hello"))
     (message,) = client.send(SUB)
     assert message.headers["foo"] == "World"
     assert b"Hello" not in message.raw
 
 
-def test_f11_padding_is_kept() -> None:
-    client = Client()
+def test_f11_padding_is_kept(client: Client) -> None:
     client.send(send("x", "v: padded "))
     (message,) = client.send(SUB)
     assert message.headers["v"] == " padded "
 
 
-def test_f14_f15_empty_values_and_colons_in_values() -> None:
-    client = Client()
+def test_f14_f15_empty_values_and_colons_in_values(client: Client) -> None:
     client.send(send("x", "empty:", "t:12:30"))
     (message,) = client.send(SUB)
     assert message.headers["empty"] == ""
     assert b"t:12:30\n" in message.raw or rb"t:12\c30" in message.raw
 
 
-def test_f16_crlf_in_1_2() -> None:
-    client = Client()
+def test_f16_crlf_in_1_2(client: Client) -> None:
     client.feed(b"SEND\r\ndestination:/queue/a\r\nreceipt:1\r\nk:v\r\n\r\nhi\0\r\n" * 2)
     receipts = client.turn()
     assert [frame.headers["receipt-id"] for frame in receipts] == ["1", "1"]
@@ -94,8 +88,7 @@ def test_f16_crlf_in_1_2() -> None:
     assert (first.body, first.headers["k"], second.body) == (b"hi", "v", b"hi")
 
 
-def test_f21_f26_body_with_nul_round_trips_with_its_length() -> None:
-    client = Client()
+def test_f21_f26_body_with_nul_round_trips_with_its_length(client: Client) -> None:
     client.feed(b"SEND\ndestination:/queue/a\ncontent-length:5\n\na\0b\0c\0")
     client.feed("SEND\ndestination:/queue/a\n\nü\0".encode())
     binary, text = client.send(SUB)
@@ -117,8 +110,7 @@ def test_f31_large_body_is_refused_before_it_arrives() -> None:
     "name",
     ["message-id", "subscription", "ack", "redelivered", "timestamp", "x-tries", "x-mature"],
 )
-def test_f33_user_header_never_overrides_a_server_header(name: str) -> None:
-    client = Client()
+def test_f33_user_header_never_overrides_a_server_header(client: Client, name: str) -> None:
     client.send(send("x", f"{name}:forged", "x-dead-queue:forged", "other:kept"))
     (message,) = client.send(SUB)
     assert b"forged" not in message.raw
@@ -130,15 +122,13 @@ def test_f34_unexpected_body() -> None:
     assert not Client(version="1.0").send("SUBSCRIBE|id:0|destination:/queue/a||body")
 
 
-def test_f35_each_frame_ends_with_one_line_feed() -> None:
-    client = Client()
+def test_f35_each_frame_ends_with_one_line_feed(client: Client) -> None:
     client.feed(Client.frame(send("x", "receipt:1")) + Client.frame(SUB))
     client.lab.settle()
     assert b"".join(client.session.take_output()).count(b"\0\n") == 2
 
 
-def test_f08_escapes_are_decoded_in_one_pass() -> None:
-    client = Client()
+def test_f08_escapes_are_decoded_in_one_pass(client: Client) -> None:
     client.send(send("x", r"v:a\\nb"))
     (message,) = client.send(SUB)
     assert message.headers["v"] == r"a\nb"
@@ -182,9 +172,8 @@ def test_f19_line_ends_between_frames_are_heart_beats() -> None:
     assert [frame.command for frame in client.turn()] == ["CONNECTED", "RECEIPT"]
 
 
-def test_f20_a_frame_may_lack_its_blank_line() -> None:
+def test_f20_a_frame_may_lack_its_blank_line(client: Client) -> None:
     """As the specification's own DISCONNECT does."""
-    client = Client()
     client.feed(b"DISCONNECT\nreceipt:77\n\0")
     assert [frame.headers for frame in client.turn()] == [{"receipt-id": "77"}]
 
@@ -195,8 +184,7 @@ def test_f22_the_body_must_end_where_content_length_says() -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", "abc", "1e3", "+5", " 5", "99999999999999999999", "", "5 ", "0x5", "٣"])
-def test_f23_content_length_must_be_digits(value: str) -> None:
-    client = Client()
+def test_f23_content_length_must_be_digits(client: Client, value: str) -> None:
     assert "content-length" in client.error(f"SEND|destination:/queue/a|content-length:{value}||abc").headers["message"]
     assert not client.lab.names()
 
@@ -208,8 +196,7 @@ def test_f24_content_length_counts_on_every_frame(version: str) -> None:
     assert "body" in client.error("ABORT|transaction:t|content-length:2||ab").headers["message"]
 
 
-def test_f25_without_a_length_the_body_ends_at_nul() -> None:
-    client = Client()
+def test_f25_without_a_length_the_body_ends_at_nul(client: Client) -> None:
     client.feed("SEND\ndestination:/queue/a\n\nzwölf €\0SEND\ndestination:/queue/a\n\nnext\0".encode())
     assert [frame.body.decode() for frame in client.send(SUB)] == ["zwölf €", "next"]
 
@@ -240,8 +227,7 @@ def test_f28_commands_are_case_sensitive() -> None:
 
 
 @pytest.mark.parametrize("data", [b"FOO\n\n\0", b"X" * 40, b"SENDSENDSENDSENDSENDSENDSENDSENDSEND"])
-def test_f29_an_unknown_command_is_refused_before_it_is_whole(data: bytes) -> None:
-    client = Client()
+def test_f29_an_unknown_command_is_refused_before_it_is_whole(client: Client, data: bytes) -> None:
     client.feed(data)
     (error,) = client.turn()
     assert "unknown command" in error.headers["message"]
@@ -262,8 +248,7 @@ def test_f31_limits_hold_before_connect_and_after() -> None:
     assert Client(limits=limits).receipts(send("x" * 51, "receipt:r")) == ["r"]
 
 
-def test_f32_headers_are_utf8() -> None:
-    client = Client()
+def test_f32_headers_are_utf8(client: Client) -> None:
     client.feed(b"SEND\ndestination:/queue/a\nk:\xff\xfe\n\nx\0")
     (error,) = client.turn()
     assert "not UTF-8" in error.headers["message"]

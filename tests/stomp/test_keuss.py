@@ -48,8 +48,7 @@ def test_keuss02_versions_and_a_missing_heart_beat() -> None:
     assert Client().connected.headers["heart-beat"] == "0,0"
 
 
-def test_keuss03_json_round_trips() -> None:
-    client = Client()
+def test_keuss03_json_round_trips(client: Client) -> None:
     body = '{"b": [1, 2.50, null],\n "a": "ü"}'
     assert client.receipts(keuss(body, "receipt:r", "content-type:application/json")) == ["r"]
     (message,) = client.send(f"SUBSCRIBE|id:0|destination:{A}|ack:auto")
@@ -62,8 +61,7 @@ def test_keuss03_json_round_trips() -> None:
 
 
 @pytest.mark.parametrize("body", ["", "0", "false", "null", '""'])
-def test_keuss03_bodies_invalid_in_keuss_are_messages(body: str) -> None:
-    client = Client()
+def test_keuss03_bodies_invalid_in_keuss_are_messages(client: Client, body: str) -> None:
     client.send(keuss(body, "content-type:application/json"))
     (message,) = client.send(SUB)
     assert message.body.decode() == body
@@ -71,16 +69,14 @@ def test_keuss03_bodies_invalid_in_keuss_are_messages(body: str) -> None:
 
 
 @pytest.mark.parametrize("destination", ["/q/a", "/q/a/b/c", "/q/", "/a/b"])
-def test_keuss04_destination_without_match(destination: str) -> None:
-    client = Client()
+def test_keuss04_destination_without_match(client: Client, destination: str) -> None:
     error = client.error(keuss("x", "receipt:r", queue=destination))
     assert error.headers["receipt-id"] == "r"
     assert b"/q/<namespace>/<queue>" in error.body or b"/q/{project}/{queue}" in error.body
     assert not client.lab.names()
 
 
-def test_keuss05_ack_modes() -> None:
-    client = Client()
+def test_keuss05_ack_modes(client: Client) -> None:
     for number, mode in enumerate(("auto", "client", "client-individual")):
         sub = f"SUBSCRIBE|id:{number}|destination:{A}|ack:{mode}|receipt:{mode}"
         assert client.receipts(sub) == [mode]
@@ -97,8 +93,7 @@ def test_keuss06_an_acked_message_is_gone_after_a_reconnect(server: ServerProces
         assert peer.waiting() == []
 
 
-def test_keuss07_a_plain_nack_returns_after_five_seconds() -> None:
-    client = Client()
+def test_keuss07_a_plain_nack_returns_after_five_seconds(client: Client) -> None:
     (first,) = client.send(keuss("body"), SUB)
     assert client.send(nack(first)) == []
     client.lab.pass_time(KEUSS_NACK_DELAY_MS - 1)
@@ -110,8 +105,7 @@ def test_keuss07_a_plain_nack_returns_after_five_seconds() -> None:
     assert KEUSS_NACK_DELAY_MS == 5000
 
 
-def test_keuss08_a_nack_with_a_delay() -> None:
-    client = Client()
+def test_keuss08_a_nack_with_a_delay(client: Client) -> None:
     (message,) = client.send(keuss(), SUB)
     client.send(nack(message, "x-delta-t:500"))
     client.lab.pass_time(499)
@@ -143,8 +137,7 @@ def test_keuss09_tries_count_up(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("absolute", [False, True])
-def test_keuss10_a_delayed_message(absolute: bool) -> None:
-    client = Client()
+def test_keuss10_a_delayed_message(client: Client, absolute: bool) -> None:
     due = client.lab.host.now_ms() + 2000
     client.send(SUB, keuss("late", f"x-next-t:{due}" if absolute else "x-delta-t:2000"))
     client.lab.pass_time(1999)
@@ -214,20 +207,17 @@ def test_keuss13_disconnect_requeues_immediately(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("ack_id", ["nope", "1.99.0", "9.1.0"])
-def test_keuss14_an_ack_of_what_was_never_delivered(ack_id: str) -> None:
-    client = Client()
+def test_keuss14_an_ack_of_what_was_never_delivered(client: Client, ack_id: str) -> None:
     client.send(keuss(), SUB)
     assert "never delivered" in client.error(f"ACK|id:{ack_id}").headers["message"]
 
 
-def test_keuss15_transactions_work() -> None:
-    client = Client()
+def test_keuss15_transactions_work(client: Client) -> None:
     frames = ["BEGIN|transaction:t|receipt:b", keuss("1", "transaction:t"), "COMMIT|transaction:t|receipt:c"]
     assert client.receipts(*frames) == ["b", "c"]
 
 
-def test_keuss16_headers_are_kept() -> None:
-    client = Client()
+def test_keuss16_headers_are_kept(client: Client) -> None:
     client.send(keuss("x", "x-ks-hdr-foo:bar", "zzz:1"))
     (message,) = client.send(SUB)
     assert (message.headers["x-ks-hdr-foo"], message.headers["zzz"]) == ("bar", "1")

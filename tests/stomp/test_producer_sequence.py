@@ -80,8 +80,7 @@ def test_connected_announces_producer_sequences() -> None:
     assert Peer(Lab()).connected.headers["x-features"] == MORE
 
 
-def test_resend_over_another_connection_is_confirmed_and_not_stored_again() -> None:
-    lab = Lab()
+def test_resend_over_another_connection_is_confirmed_and_not_stored_again(lab: Lab) -> None:
     assert reported(Peer(lab).send(number(1), number(2))) == ["1.1 stored", "1.2 stored"]
     again = Peer(lab).send(number(1), number(2), number(3))
     assert reported(again) == ["1.1 again", "1.2 again", "1.3 stored"]
@@ -89,9 +88,8 @@ def test_resend_over_another_connection_is_confirmed_and_not_stored_again() -> N
     assert bodies(lab) == ["1", "2", "3"]
 
 
-def test_messages_in_a_lost_connection_are_not_duplicated() -> None:
+def test_messages_in_a_lost_connection_are_not_duplicated(lab: Lab) -> None:
     """It is read behind what the client sends again."""
-    lab = Lab()
     authenticator = OpenAuthenticator(lab.broker, lab.host)
     lost, peer = Peer(lab, authenticator), Peer(lab, authenticator)
     peer.feed(number(1), number(2))
@@ -101,8 +99,7 @@ def test_messages_in_a_lost_connection_are_not_duplicated() -> None:
     assert bodies(lab) == ["1", "2"]
 
 
-def test_application_numbers_can_have_gaps() -> None:
-    lab = Lab()
+def test_application_numbers_can_have_gaps(lab: Lab) -> None:
     sent = [number(1, "x-seq:1041", "x-after:0"), number(2, "x-seq:1050", "x-after:1041"), number(3, "x-seq:1052")]
     assert reported(Peer(lab).send(*sent)) == ["1.1 stored", "1.2 stored", "1.3 409 1051"]
     assert reported(Peer(lab).send(number(4, "x-seq:2000", "x-after:0"), sent[0])) == ["1.4 stored", "1.1 again"]
@@ -126,16 +123,14 @@ def test_refused_first_message_is_not_overtaken() -> None:
     assert bodies(lab) == ["2", "3"]
 
 
-def test_numbers_are_per_queue_and_producer_and_optional() -> None:
-    lab = Lab()
+def test_numbers_are_per_queue_and_producer_and_optional(lab: Lab) -> None:
     plain = "SEND\ndestination:/queue/q\nreceipt:p\n\nplain"
     sent = Peer(lab).send(number(1), plain, number(1, producer="other", body="o"), number(2), number(1, queue="r"))
     assert sorted(reported(sent)) == ["1.1 stored", "1.1 stored", "1.1 stored", "1.2 stored", "p stored"]
     assert bodies(lab) == ["1", "plai", "o", "2"]
 
 
-def test_number_headers_are_plain_headers_without_the_feature() -> None:
-    lab = Lab()
+def test_number_headers_are_plain_headers_without_the_feature(lab: Lab) -> None:
     Peer(lab).send(number(1, "x-seq:7", "x-after:0"))
     Peer(lab, features="ids").send(number(1))
     Peer(lab, features="ids").send(number(1))
@@ -145,8 +140,7 @@ def test_number_headers_are_plain_headers_without_the_feature() -> None:
     assert third.message.body == b"1"
 
 
-def test_a_later_connection_of_a_producer_ends_the_earlier_one() -> None:
-    lab = Lab()
+def test_a_later_connection_of_a_producer_ends_the_earlier_one(lab: Lab) -> None:
     authenticator = OpenAuthenticator(lab.broker, lab.host)
     earlier, other, later = Peer(lab, authenticator), Peer(lab, authenticator), Peer(lab, authenticator)
     earlier.send(number(1))
@@ -159,9 +153,8 @@ def test_a_later_connection_of_a_producer_ends_the_earlier_one() -> None:
     assert reported(Peer(lab, authenticator).send(number(3))) == ["1.3 stored"]
 
 
-def test_unauthorized_sender_uses_no_producer_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unauthorized_sender_uses_no_producer_slot(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Places were taken before rights were looked at, so anybody could fill the memory with names."""
-    lab = Lab()
     authenticator = OpenAuthenticator(lab.broker, lab.host)
     may = {"q": True}
     monkeypatch.setattr(AuthorizedBroker, "may", lambda self, right, name: may["q"])
@@ -175,8 +168,7 @@ def test_unauthorized_sender_uses_no_producer_slot(monkeypatch: pytest.MonkeyPat
     assert earlier.session.ending
 
 
-def test_producers_of_a_connection_are_limited() -> None:
-    lab = Lab()
+def test_producers_of_a_connection_are_limited(lab: Lab) -> None:
     authenticator = OpenAuthenticator(lab.broker, lab.host)
     peer = Peer(lab, authenticator, limits=Limits(producers_max=3))
     for name in ("a", "b", "c", "a"):

@@ -12,7 +12,6 @@ from curbstone.access.caller import Caller
 from curbstone.access.identity import Identity
 from curbstone.access.rate_limit import Meter, Rate
 from curbstone.access.rights import EVERYTHING
-from curbstone.core.names import queue_name
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.session import Session
 from tests.kit.lab import Lab
@@ -67,7 +66,7 @@ def run(rng: Random, sent: list[str], rate: Rate | None) -> tuple[list[str], lis
     came += b"".join(session.take_output())
     assert session.closing
     receipts = sorted(frame.headers["receipt-id"] for frame in read_frames(came) if frame.command == "RECEIPT")
-    queues = [lab.broker.get(queue_name(name)) for name in QUEUES]
+    queues = [lab.named(name) for name in QUEUES]
     return receipts, [lab.pop_all(queue) for queue in queues], held_back
 
 

@@ -18,8 +18,7 @@ from tests.stomp.harness import SUB, Client, send
     "destination",
     [None, "", " ", "/unknown/x", "/queue/", "/q/a", "a b", "/queue/a/b/c", "/queue/a/count", "..", "/exchange/x/y"],
 )
-def test_m01_a_bad_destination(destination: str | None) -> None:
-    client = Client()
+def test_m01_a_bad_destination(client: Client, destination: str | None) -> None:
     line = "" if destination is None else f"|destination:{destination}"
     error = client.error(f"SEND{line}|receipt:r||x")
     assert error.headers["receipt-id"] == "r"
@@ -27,22 +26,19 @@ def test_m01_a_bad_destination(destination: str | None) -> None:
     assert not client.lab.names()
 
 
-def test_m02_a_receipt_comes_only_after_the_commit() -> None:
-    client = Client()
+def test_m02_a_receipt_comes_only_after_the_commit(client: Client) -> None:
     client.feed(Client.frame(send("x", "receipt:r")))
     assert client.read() == []
     (receipt,) = client.turn()
     assert (receipt.command, receipt.headers) == ("RECEIPT", {"receipt-id": "r"})
 
 
-def test_m03_one_publish_for_all_sends_of_a_read(calls: list[tuple[Any, ...]]) -> None:
-    client = Client()
+def test_m03_one_publish_for_all_sends_of_a_read(client: Client, calls: list[tuple[Any, ...]]) -> None:
     assert client.receipts(send("1"), send("2", "receipt:r"), send("3")) == ["r"]
     assert calls == [("publish", "a", [b"1", b"2", b"3"])]
 
 
-def test_m04_a_receipt_on_every_frame() -> None:
-    client = Client()
+def test_m04_a_receipt_on_every_frame(client: Client) -> None:
     one, two = [f for f in client.send(send("1"), send("2"), SUB + "|receipt:s") if f.command == "MESSAGE"]
     assert client.receipts(f"ACK|id:{one.headers['ack']}|receipt:a") == ["a"]
     assert client.receipts(f"NACK|id:{two.headers['ack']}|receipt:n") == ["n"]
@@ -54,37 +50,32 @@ def test_m04_a_receipt_on_every_frame() -> None:
 
 
 @pytest.mark.parametrize("receipt", ["a", "ä ö", r"a\cb\\c\n", "a:b", "x" * 10_000, " spaced ", ""])
-def test_m05_receipts_are_echoed_exactly(receipt: str) -> None:
-    client = Client()
+def test_m05_receipts_are_echoed_exactly(client: Client, receipt: str) -> None:
     client.feed(Client.frame(send("x", f"receipt:{receipt}", "receipt:second")))
     client.lab.settle()
     assert b"".join(client.session.take_output()) == f"RECEIPT\nreceipt-id:{receipt}\n\n\0\n".encode()
 
 
-def test_m06_a_queue_is_created_on_first_use() -> None:
-    client = Client()
+def test_m06_a_queue_is_created_on_first_use(client: Client) -> None:
     client.send(send(queue="/queue/shop/orders"))
     assert [str(name) for name in client.lab.names()] == ["shop/orders"]
 
 
-def test_m07_what_was_sent_before_the_socket_closed_is_stored() -> None:
-    client = Client()
+def test_m07_what_was_sent_before_the_socket_closed_is_stored(client: Client) -> None:
     client.feed(Client.frame(send("1", "receipt:1")) + Client.frame(send("2")) + b"SEND\ndestination:/queue/a\n\nhalf")
     client.session.lose()
     assert client.turn() == []
     assert client.lab.bodies("a") == [b"1", b"2"]
 
 
-def test_m08_frames_after_disconnect_are_ignored() -> None:
-    client = Client()
+def test_m08_frames_after_disconnect_are_ignored(client: Client) -> None:
     received = client.send(send("1", "receipt:1"), "DISCONNECT|receipt:d", send("2"))
     assert [frame.headers["receipt-id"] for frame in received] == ["1", "d"], "its receipt is the last"
     assert client.session.closing
     assert client.lab.bodies("a") == [b"1"]
 
 
-def test_m09_disconnect_returns_deliveries_and_aborts_transactions() -> None:
-    client = Client()
+def test_m09_disconnect_returns_deliveries_and_aborts_transactions(client: Client) -> None:
     client.send(send("1"), SUB, "BEGIN|transaction:t", send("2", "transaction:t"))
     assert client.send("DISCONNECT") == []
     assert client.session.closing
@@ -93,8 +84,7 @@ def test_m09_disconnect_returns_deliveries_and_aborts_transactions() -> None:
     assert client.lab.bodies("a") == [b"1"]
 
 
-def test_frames_before_an_invalid_one_take_effect_and_get_receipts() -> None:
-    client = Client()
+def test_frames_before_an_invalid_one_take_effect_and_get_receipts(client: Client) -> None:
     received = client.send(send("1", "receipt:1"), "BOGUS", send("2"))
     assert [frame.command for frame in received] == ["RECEIPT", "ERROR"]
     assert client.lab.bodies("a") == [b"1"]
@@ -131,8 +121,7 @@ def test_varied_headers_keep_the_rules_of_other_headers() -> None:
     assert [message.body for message in client.send("COMMIT|transaction:t")] == [b"t", b"u"]
 
 
-def test_a_higher_priority_is_delivered_first() -> None:
-    client = Client()
+def test_a_higher_priority_is_delivered_first(client: Client) -> None:
     sends = [send(text, *([f"priority:{text}"] if text != "-" else [])) for text in ("0", "-", "9", "4", "12", "5")]
     client.send(*sends)
     messages = client.send("SUBSCRIBE|id:0|destination:/queue/a|ack:auto")
@@ -140,8 +129,7 @@ def test_a_higher_priority_is_delivered_first() -> None:
     assert [message.headers.get("priority") for message in messages] == ["9", "12", "5", None, "4", "0"]
 
 
-def test_priority_applies_in_a_transaction() -> None:
-    client = Client()
+def test_priority_applies_in_a_transaction(client: Client) -> None:
     client.send("BEGIN|transaction:t", send("4", "transaction:t"), send("9", "transaction:t", "priority:9"))
     client.send("COMMIT|transaction:t")
     assert [message.body for message in client.send(SUB)] == [b"9", b"4"]
@@ -155,8 +143,7 @@ def test_invalid_priority_is_an_error_with_the_rule(value: str) -> None:
 
 
 @pytest.mark.parametrize("until", ["", "x-unique-until:delivered"])
-def test_duplicate_unique_name_is_skipped(until: str) -> None:
-    client = Client()
+def test_duplicate_unique_name_is_skipped(client: Client, until: str) -> None:
     more = [until] * bool(until)
     frames = [send(text, f"x-unique:{name}", f"receipt:{text}", *more) for text, name in zip("123", "aba", strict=True)]
     receipts = client.send(*frames)
@@ -177,8 +164,7 @@ def test_receipt_of_a_skipped_send_has_the_id_of_the_existing_message() -> None:
     assert two.headers == {"receipt-id": "2", "x-msg-id": one.headers["x-msg-id"], "x-duplicate": "true"}
 
 
-def test_sends_differing_only_in_unique_names_share_a_plan() -> None:
-    client = Client()
+def test_sends_differing_only_in_unique_names_share_a_plan(client: Client) -> None:
     frames = [
         send(text, "x-key:k", *more)
         for text, more in [("1", ["x-unique:a"]), ("2", []), ("3", []), ("4", ["x-unique:a"])]
@@ -198,8 +184,7 @@ def test_a_bad_unique_name_is_an_error_with_the_rule(lines: list[str]) -> None:
     assert "bad name: x-unique" in error.body.decode()
 
 
-def test_transaction_skips_duplicate_unique_names() -> None:
-    client = Client()
+def test_transaction_skips_duplicate_unique_names(client: Client) -> None:
     client.send(send("1", "x-unique:a"))
     client.send(
         "BEGIN|transaction:t", send("2", "transaction:t", "x-unique:a"), send("3", "transaction:t", "x-unique:b")
@@ -208,8 +193,7 @@ def test_transaction_skips_duplicate_unique_names() -> None:
     assert [message.body for message in client.send(SUB)] == [b"1", b"3"]
 
 
-def test_waiting_message_with_the_same_name_is_replaced() -> None:
-    client = Client()
+def test_waiting_message_with_the_same_name_is_replaced(client: Client) -> None:
     client.send(
         *[send(text, f"x-replace:{name}", "x-replace-max:5000") for text, name in zip("1234", "abab", strict=True)]
     )
@@ -219,8 +203,7 @@ def test_waiting_message_with_the_same_name_is_replaced() -> None:
     assert "bad name: x-replace-max is '1.5'" in error.body.decode()
 
 
-def test_the_messages_of_a_batch_are_counted_and_its_report_is_a_message() -> None:
-    client = Client()
+def test_the_messages_of_a_batch_are_counted_and_its_report_is_a_message(client: Client) -> None:
     lines = ["x-batch:a", "x-batch-size:3"]
     client.send(
         send("1", *lines, "x-key:k"),

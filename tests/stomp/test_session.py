@@ -13,14 +13,14 @@ from curbstone.stomp.limits import Limits
 from tests.stomp.harness import SUB, Client, Refuse, send
 
 
-def test_names_of_the_same_queue_keep_its_order(calls: list[tuple[Any, ...]]) -> None:
-    client = Client()
+def test_names_of_the_same_queue_keep_its_order(client: Client, calls: list[tuple[Any, ...]]) -> None:
     client.send(send("1"), send("2", queue="a"), send("3"), send("4", queue="./a"), send("5", queue="/q/default/a"))
     assert calls == [("publish", "a", [b"1", b"2", b"3", b"4", b"5"])]
 
 
-def test_sends_and_acks_of_different_queues_are_handed_over_together(calls: list[tuple[Any, ...]]) -> None:
-    client = Client()
+def test_sends_and_acks_of_different_queues_are_handed_over_together(
+    client: Client, calls: list[tuple[Any, ...]]
+) -> None:
     received = client.send(*[send(str(n)) for n in range(3)], SUB)
     calls.clear()
     mixed = []
@@ -30,9 +30,8 @@ def test_sends_and_acks_of_different_queues_are_handed_over_together(calls: list
     assert calls == [("publish", "b", [b"0", b"1", b"2"]), ("ack", "a", [1, 2, 3])]
 
 
-def test_sends_and_acks_of_one_queue_keep_their_order(calls: list[tuple[Any, ...]]) -> None:
+def test_sends_and_acks_of_one_queue_keep_their_order(client: Client, calls: list[tuple[Any, ...]]) -> None:
     """An ack makes room under the cap for the send behind it."""
-    client = Client()
     one, two = client.send(send("1"), send("2"), SUB)
     calls.clear()
     client.send(f"ACK|id:{one.headers['ack']}", send("3"), f"ACK|id:{two.headers['ack']}", send("4"))
@@ -40,9 +39,9 @@ def test_sends_and_acks_of_one_queue_keep_their_order(calls: list[tuple[Any, ...
 
 
 def test_a_refused_publish_ends_the_connection_and_names_the_first_receipt(
+    client: Client,
     refuse: Refuse,
 ) -> None:
-    client = Client()
     client.send(send("1"))
     refuse("a", QueueFull("queue default/a is at its cap"))
     error = client.error(send("2", "receipt:r2"), send("3", "receipt:r3"), send("4", "receipt:r4", queue="/queue/b"))
@@ -50,8 +49,7 @@ def test_a_refused_publish_ends_the_connection_and_names_the_first_receipt(
     assert b"at its cap" in error.body
 
 
-def test_held_session_delivers_nothing() -> None:
-    client = Client()
+def test_held_session_delivers_nothing(client: Client) -> None:
     client.send(SUB, "SUBSCRIBE|id:c|destination:/queue/a/count")
     client.session.hold()
     assert client.send(send("1"), SUB.replace("id:0", "id:1")) == []
@@ -83,8 +81,7 @@ def test_large_headers_count_for_congestion_as_bodies_do(header: str) -> None:
     assert "bytes together" in Client(limits=limits).error("BEGIN|transaction:t", *many).headers["message"]
 
 
-def test_concurrent_plans_do_not_mix_headers() -> None:
-    client = Client()
+def test_concurrent_plans_do_not_mix_headers(client: Client) -> None:
     for n in range(2000):
         client.feed(Client.frame(send(str(n), f"n:{n}", "x-delta-t:0" if n % 2 else "k:v")))
     client.lab.settle()
@@ -93,9 +90,8 @@ def test_concurrent_plans_do_not_mix_headers() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_headers_round_trip_across_versions(version: str) -> None:
+def test_headers_round_trip_across_versions(client: Client, version: str) -> None:
     """What 1.2 can say and the reader's version can't must not become another header there."""
-    client = Client()
     client.send(send("x", r"evil:a\nack\cforged", r"na\nme\c:v", r"cr:a\rb", "plain:12:30"))
     reader = Client(client.lab, version=version)
     reader.feed(Client.frame("SUBSCRIBE|id:0|destination:/queue/a"))

@@ -12,8 +12,7 @@ import pytest
 from tests.stomp.harness import CLIENT_SUB, SUB, Client, send
 
 
-def test_a01_1_2_acks_by_the_ack_header() -> None:
-    client = Client()
+def test_a01_1_2_acks_by_the_ack_header(client: Client) -> None:
     (message,) = client.send(send(), SUB)
     assert "[id]" in client.error(f"ACK|message-id:{message.headers['message-id']}").headers["message"]
     (again,) = (other := Client(client.lab)).send(SUB)
@@ -53,24 +52,21 @@ def test_a03_client_mode_is_cumulative_within_its_subscription(version: str) -> 
     assert client.lab.bodies("b") == [b"0", b"1"]
 
 
-def test_a03_many_cumulative_acks_in_one_read_are_one_call(calls: list[tuple[Any, ...]]) -> None:
-    client = Client()
+def test_a03_many_cumulative_acks_in_one_read_are_one_call(client: Client, calls: list[tuple[Any, ...]]) -> None:
     received = client.send(*[send(str(n)) for n in range(6)], CLIENT_SUB)
     ids = [frame.headers["ack"] for frame in received]
     assert client.receipts(f"ACK|id:{ids[1]}|receipt:1", f"ACK|id:{ids[4]}|receipt:4") == ["1", "4"]
     assert calls[-1] == ("ack", "a", [1, 2, 3, 4, 5])
 
 
-def test_a04_individual_acks_of_one_read_are_one_call(calls: list[tuple[Any, ...]]) -> None:
-    client = Client()
+def test_a04_individual_acks_of_one_read_are_one_call(client: Client, calls: list[tuple[Any, ...]]) -> None:
     received = client.send(*[send(str(n)) for n in range(4)], SUB)
     ids = [frame.headers["ack"] for frame in received]
     assert client.receipts(f"ACK|id:{ids[3]}|receipt:3", f"ACK|id:{ids[1]}|receipt:1") == ["3", "1"]
     assert calls[-1] == ("ack", "a", [4, 2])
 
 
-def test_a05_nack_is_cumulative_in_client_mode() -> None:
-    client = Client()
+def test_a05_nack_is_cumulative_in_client_mode(client: Client) -> None:
     received = client.send(*[send(str(n)) for n in range(3)], CLIENT_SUB)
     again = client.send(f"NACK|id:{received[1].headers['ack']}")
     assert [(f.body, f.headers["x-tries"]) for f in again] == [(b"0", "1"), (b"1", "1")]
@@ -98,14 +94,12 @@ def test_a06_acking_twice() -> None:
         assert client.lab.bodies("a") == []
 
 
-def test_a06_an_ack_on_an_auto_subscription() -> None:
-    client = Client()
+def test_a06_an_ack_on_an_auto_subscription(client: Client) -> None:
     client.send(send(), "SUBSCRIBE|id:0|destination:/queue/a|ack:auto")
     client.error("ACK|id:1.1.0")
 
 
-def test_a07_nack_with_a_delay_or_without_requeue(calls: list[tuple[Any, ...]]) -> None:
-    client = Client()
+def test_a07_nack_with_a_delay_or_without_requeue(client: Client, calls: list[tuple[Any, ...]]) -> None:
     (first,) = client.send(send(), SUB)
     assert client.send(f"NACK|id:{first.headers['ack']}|x-delta-t:500") == []
     client.lab.pass_time(499)
@@ -120,8 +114,9 @@ def test_a07_nack_with_a_delay_or_without_requeue(calls: list[tuple[Any, ...]]) 
     assert calls[-1] == ("reject", "a", [1], "why")
 
 
-def test_a07_a_plain_nack_waits_five_seconds_only_on_keuss_destinations(calls: list[tuple[Any, ...]]) -> None:
-    client = Client()
+def test_a07_a_plain_nack_waits_five_seconds_only_on_keuss_destinations(
+    client: Client, calls: list[tuple[Any, ...]]
+) -> None:
     (plain,) = client.send(send(), SUB)
     (keuss,) = client.send(send(queue="/q/p/k"), "SUBSCRIBE|id:1|destination:/q/p/k|ack:client-individual")
     client.send(f"NACK|id:{plain.headers['ack']}", f"NACK|id:{keuss.headers['ack']}")

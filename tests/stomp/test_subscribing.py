@@ -34,15 +34,13 @@ def test_s03_an_unknown_ack_mode() -> None:
     assert b"ack:foo" in error.body
 
 
-def test_s04_without_ack_a_message_is_settled_when_sent() -> None:
-    client = Client()
+def test_s04_without_ack_a_message_is_settled_when_sent(client: Client) -> None:
     (message,) = client.send(send(), "SUBSCRIBE|id:0|destination:/queue/a")
     assert "ack" not in message.headers
     assert client.lab.bodies("a") == []
 
 
-def test_s05_message_headers() -> None:
-    client = Client()
+def test_s05_message_headers(client: Client) -> None:
     client.send(send("body", "content-type:text/plain", "k:v", "content-length:4"))
     (message,) = client.send(SUB)
     assert re.fullmatch(r"[0-9a-f]{12}-1\.1\.0", message.headers.pop("ack")), "who does not know it can't guess it"
@@ -60,8 +58,7 @@ def test_s05_message_headers() -> None:
     }
 
 
-def test_s06_a_redelivery_has_the_same_id_and_a_new_ack() -> None:
-    client = Client()
+def test_s06_a_redelivery_has_the_same_id_and_a_new_ack(client: Client) -> None:
     (first,) = client.send(send(), SUB)
     (second,) = client.send(f"NACK|id:{first.headers['ack']}")
     assert first.headers["message-id"] == second.headers["message-id"]
@@ -71,8 +68,7 @@ def test_s06_a_redelivery_has_the_same_id_and_a_new_ack() -> None:
 
 
 @pytest.mark.parametrize("text", ["/queue/a", "a", "./a", ".", "/q/p/a", "/queue/p/a:b"])
-def test_s07_the_destination_is_written_as_subscribed(text: str) -> None:
-    client = Client()
+def test_s07_the_destination_is_written_as_subscribed(client: Client, text: str) -> None:
     client.feed(Client.frame(send(queue=text)) + Client.frame(f"SUBSCRIBE|id:0|destination:{text}"))
     client.lab.settle()
     assert f"\ndestination:{text}\n".encode() in b"".join(client.session.take_output())
@@ -88,8 +84,7 @@ def test_s09_unsubscribe_by_destination_in_1_0() -> None:
     assert client.send(send()) == []
 
 
-def test_s10_after_unsubscribe_what_is_unsettled_can_be_settled() -> None:
-    client = Client()
+def test_s10_after_unsubscribe_what_is_unsettled_can_be_settled(client: Client) -> None:
     one, two = client.send(send("1"), send("2"), SUB)
     assert client.send("UNSUBSCRIBE|id:0", send("3")) == []
     assert client.receipts(f"ACK|id:{one.headers['ack']}|receipt:r") == ["r"]
@@ -99,8 +94,7 @@ def test_s10_after_unsubscribe_what_is_unsettled_can_be_settled() -> None:
     assert not client.lab.named("a").dispatcher.attached, "nothing left to settle: it is gone"
 
 
-def test_s10_the_end_of_the_connection_returns_them() -> None:
-    client = Client()
+def test_s10_the_end_of_the_connection_returns_them(client: Client) -> None:
     client.send(send("1"), SUB)
     client.send("UNSUBSCRIBE|id:0")
     client.session.lose()
@@ -108,8 +102,7 @@ def test_s10_the_end_of_the_connection_returns_them() -> None:
     assert message.headers["x-tries"] == "1"
 
 
-def test_s11_a_late_ack_is_judged_by_the_mode_of_its_delivery() -> None:
-    client = Client()
+def test_s11_a_late_ack_is_judged_by_the_mode_of_its_delivery(client: Client) -> None:
     one, two = client.send(send("1"), send("2"), SUB)
     client.send("UNSUBSCRIBE|id:0")
     client.send(CLIENT_SUB)
@@ -141,8 +134,7 @@ def test_curb_one_queue_for_every_destination() -> None:
 
 
 @pytest.mark.parametrize("text", ["/queue/a/count", "a/count", "./a/count", "/queue/default/a/count"])
-def test_count_is_sent_immediately_and_on_change(text: str) -> None:
-    client = Client()
+def test_count_is_sent_immediately_and_on_change(client: Client, text: str) -> None:
     client.send(send("1"), send("2"))
     (first,) = client.send(f"SUBSCRIBE|id:c|destination:{text}")
     assert (first.body, first.headers["subscription"], first.headers["destination"]) == (b"2", "c", text)
@@ -153,8 +145,7 @@ def test_count_is_sent_immediately_and_on_change(text: str) -> None:
     assert client.send(send("3")) == []
 
 
-def test_keuss_delays() -> None:
-    client = Client()
+def test_keuss_delays(client: Client) -> None:
     client.send(SUB, send("1", "x-delta-t:2000"), send("2", f"x-next-t:{client.lab.host.now_ms() + 3000}"))
     client.lab.pass_time(1999)
     assert client.read() == []
@@ -174,29 +165,25 @@ def test_garbage_in_a_header_of_a_send_is_an_error(header: str) -> None:
     assert header.encode() in Client().error(send("x", header)).body
 
 
-def test_keuss_groups() -> None:
-    client = Client()
+def test_keuss_groups(client: Client) -> None:
     client.send(send("1", "x-ks-groups:G1, G2"))
     group = "SUBSCRIBE|id:{0}|destination:/queue/a|ack:client-individual|x-ks-group:G{0}"
     received = client.send(*[group.format(n) for n in (1, 2, 3)])
     assert sorted(f.headers["subscription"] for f in received) == ["1", "2"]
 
 
-def test_keuss_parallel_is_the_weight_in_the_round_robin() -> None:
-    client = Client()
+def test_keuss_parallel_is_the_weight_in_the_round_robin(client: Client) -> None:
     client.send(f"{SUB}|x-parallel:3")
     assert client.lab.named("a").consumers()[0].weight == 3
 
 
-def test_keuss_headers_are_kept() -> None:
-    client = Client()
+def test_keuss_headers_are_kept(client: Client) -> None:
     client.send(send("x", "x-ks-hdr-foo:bar", "x-msg-x-k:v"))
     (message,) = client.send(SUB)
     assert (message.headers["x-ks-hdr-foo"], message.headers["x-msg-x-k"]) == ("bar", "v")
 
 
-def test_topic_subscription_gets_messages_matching_its_selector() -> None:
-    client = Client()
+def test_topic_subscription_gets_messages_matching_its_selector(client: Client) -> None:
     client.send("SUBSCRIBE|id:0|destination:/topic/news|selector:kind = 'hot' AND size > 9")
     client.send("SUBSCRIBE|id:1|destination:/topic/news")
     found: list[tuple[str, bytes]] = []
@@ -207,15 +194,13 @@ def test_topic_subscription_gets_messages_matching_its_selector() -> None:
     assert [body for subscription, body in found if subscription == "1"] == [b"0", b"1", b"2", b"3"]
 
 
-def test_invalid_selector_is_an_error_with_position_and_creates_nothing() -> None:
-    client = Client()
+def test_invalid_selector_is_an_error_with_position_and_creates_nothing(client: Client) -> None:
     error = client.error("SUBSCRIBE|id:0|destination:/topic/news|selector:kind is hot|receipt:r")
     assert error.headers["message"] == "bad filter at character 9: expected NULL, found 'hot'"
     assert not client.lab.names() and not client.lab.broker.private_queues()
 
 
-def test_a_topic_has_a_queue_for_each_subscription() -> None:
-    lab = Lab()
+def test_a_topic_has_a_queue_for_each_subscription(lab: Lab) -> None:
     one, two = Client(lab, name="s1"), Client(lab, name="s2")
     for client in (one, two):
         client.send("SUBSCRIBE|id:0|destination:/topic/news")
@@ -227,8 +212,7 @@ def test_a_topic_has_a_queue_for_each_subscription() -> None:
     assert not lab.names(), "they go with their connections"
 
 
-def test_a_temporary_queue_takes_the_reply() -> None:
-    lab = Lab()
+def test_a_temporary_queue_takes_the_reply(lab: Lab) -> None:
     asker, server = Client(lab, name="s1"), Client(lab, name="s2")
     asker.send("SUBSCRIBE|id:r|destination:/temp-queue/answers", send("?", "reply-to:/temp-queue/answers"))
     (question,) = server.send(SUB)
@@ -247,9 +231,8 @@ def test_a_temporary_queue_takes_the_reply() -> None:
     assert not server.session.ending
 
 
-def test_private_queues_of_a_connection_are_limited() -> None:
+def test_private_queues_of_a_connection_are_limited(lab: Lab) -> None:
     """Each SEND to another name made one more, so one connection could make any number of them."""
-    lab = Lab()
     client = Client(lab, limits=Limits(private_max=3))
     client.send("SUBSCRIBE|id:0|destination:/topic/news", "SUBSCRIBE|id:1|destination:/temp-queue/1")
     for name in ("2", "2", "1"):
@@ -262,9 +245,8 @@ def test_private_queues_of_a_connection_are_limited() -> None:
     assert not lab.names()
 
 
-def test_reply_reaches_a_client_that_only_named_a_temporary_queue() -> None:
+def test_reply_reaches_a_client_that_only_named_a_temporary_queue(lab: Lab) -> None:
     """RabbitMQ's way: the answer was dropped behind a RECEIPT."""
-    lab = Lab()
     asker, server = Client(lab, name="s1"), Client(lab, name="s2")
     questions = server.send(SUB) + asker.send(send("1", "reply-to:/temp-queue/r"), send("2", "reply-to:/temp-queue/r"))
     questions += server.read()
@@ -297,8 +279,7 @@ def test_subscriptions_created_by_reply_to_count() -> None:
 
 
 @pytest.mark.parametrize("header", ["x-wsize", "prefetch-count", "activemq.prefetchSize"])
-def test_the_window_by_each_of_its_names(header: str) -> None:
-    client = Client()
+def test_the_window_by_each_of_its_names(client: Client, header: str) -> None:
     got = client.send(send("1"), send("2"), send("3"), f"{SUB}|{header}:2")
     assert [frame.body for frame in got] == [b"1", b"2"]
     for bad in ("0", "-1", "many"):

@@ -122,9 +122,8 @@ def test_a_subscriber_with_room_is_never_too_slow(tmp_path: Path) -> None:
      (Unavailable("no disk"), False, True)],
 )  # fmt: skip
 def test_message_without_room_in_a_private_queue_is_harmless(
-    refuse: Refuse, error: CurbstoneError, durable: bool, fails: bool
+    lab: Lab, refuse: Refuse, error: CurbstoneError, durable: bool, fails: bool
 ) -> None:
-    lab = Lab()
     reader, writer = Client(lab, name="s1"), Client(lab, name="s2")
     reader.send("SUBSCRIBE|id:0|destination:/topic/news")
     refusing = lab.queue("kept") if durable else lab.broker.private_queues()[0]
@@ -135,8 +134,7 @@ def test_message_without_room_in_a_private_queue_is_harmless(
     assert (answer.command, answer.headers["receipt-id"]) == ("ERROR" if fails else "RECEIPT", "r")
 
 
-def test_subscriber_never_misses_a_message_silently(refuse: Refuse) -> None:
-    lab = Lab()
+def test_subscriber_never_misses_a_message_silently(lab: Lab, refuse: Refuse) -> None:
     reader, writer = Client(lab, name="s1"), Client(lab, name="s2")
     reader.send("SUBSCRIBE|id:0|destination:/topic/news")
     refuse(lab.broker.private_queues()[0].name.queue, QueueFull("full"))

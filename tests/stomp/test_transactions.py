@@ -16,20 +16,17 @@ from tests.stomp.harness import SUB, Client, send
     ["COMMIT|transaction:t", "ABORT|transaction:t", send("x", "transaction:t"), "COMMIT", "BEGIN", "ABORT",
      "ACK|id:1.1.0|transaction:t", "NACK|id:1.1.0|transaction:t"],
 )  # fmt: skip
-def test_t01_an_unknown_transaction(frame: str) -> None:
-    client = Client()
+def test_t01_an_unknown_transaction(client: Client, frame: str) -> None:
     client.send(send("0"), SUB)
     assert "transaction" in client.error(frame).headers["message"]
 
 
-def test_t02_a_name_is_used_by_one_open_transaction() -> None:
-    client = Client()
+def test_t02_a_name_is_used_by_one_open_transaction(client: Client) -> None:
     client.send("BEGIN|transaction:t", "COMMIT|transaction:t", "BEGIN|transaction:t")
     assert "already open" in client.error("BEGIN|transaction:t").headers["message"]
 
 
-def test_t03_a_send_is_invisible_until_commit() -> None:
-    client = Client()
+def test_t03_a_send_is_invisible_until_commit(client: Client) -> None:
     got = client.receipts("BEGIN|transaction:t", send("1", "transaction:t", "receipt:1"), send("2", "transaction:t"))
     assert got == ["1"], "accepted, not durable"
     assert client.lab.bodies("a") == []
@@ -39,8 +36,7 @@ def test_t03_a_send_is_invisible_until_commit() -> None:
     assert client.lab.bodies("a") == [b"1", b"2"]
 
 
-def test_t03_a_send_to_a_topic_too() -> None:
-    client = Client()
+def test_t03_a_send_to_a_topic_too(client: Client) -> None:
     client.send("SUBSCRIBE|id:0|destination:/topic/news")
     frames = ["BEGIN|transaction:t", send("hot", "transaction:t", "receipt:1", queue="/topic/news")]
     assert client.receipts(*frames, send("kept", "transaction:t")) == ["1"]
@@ -51,8 +47,7 @@ def test_t03_a_send_to_a_topic_too() -> None:
     assert client.send("ABORT|transaction:t") == []
 
 
-def test_t04_an_ack_that_was_aborted_can_be_given_again() -> None:
-    client = Client()
+def test_t04_an_ack_that_was_aborted_can_be_given_again(client: Client) -> None:
     (message,) = client.send(send(), SUB)
     ack = f"ACK|id:{message.headers['ack']}"
     client.send("BEGIN|transaction:t", f"{ack}|transaction:t", "ABORT|transaction:t")
@@ -60,8 +55,7 @@ def test_t04_an_ack_that_was_aborted_can_be_given_again() -> None:
     assert client.receipts(f"{ack}|receipt:r") == ["r"]
 
 
-def test_t04_ack_and_send_take_effect_together() -> None:
-    client = Client()
+def test_t04_ack_and_send_take_effect_together(client: Client) -> None:
     one, two = client.send(send("1"), send("2"), SUB)
     client.send(
         "BEGIN|transaction:t",
@@ -75,15 +69,13 @@ def test_t04_ack_and_send_take_effect_together() -> None:
     assert client.lab.bodies("b") == [b"out"]
 
 
-def test_t04_the_same_ack_twice_in_a_transaction() -> None:
-    client = Client()
+def test_t04_the_same_ack_twice_in_a_transaction(client: Client) -> None:
     (message,) = client.send(send(), SUB)
     ack = f"ACK|id:{message.headers['ack']}|transaction:t"
     assert "already" in client.error("BEGIN|transaction:t", ack, ack).headers["message"]
 
 
-def test_t05_the_end_of_the_connection_aborts() -> None:
-    client = Client()
+def test_t05_the_end_of_the_connection_aborts(client: Client) -> None:
     client.send("BEGIN|transaction:t", send("1", "transaction:t"))
     client.session.lose()
     client.lab.settle()

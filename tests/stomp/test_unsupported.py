@@ -57,8 +57,7 @@ def cases() -> list[tuple[Header, str, str]]:
 
 
 @pytest.mark.parametrize(("header", "command", "place"), cases())
-def test_unsupported_header_is_an_error(header: Header, command: str, place: str) -> None:
-    client = Client()
+def test_unsupported_header_is_an_error(client: Client, header: Header, command: str, place: str) -> None:
     value = "42" if header.value == "…" else header.value.capitalize()
     error = client.error(frame(command, place, f"{header.name}:{value}|receipt:r"))
     assert error.headers["message"] == f"{header.name} is not supported: {header.rule}"
@@ -89,8 +88,7 @@ def test_harmless_send_headers_are_accepted(header: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("command", ["SEND", "SUBSCRIBE"])
-def test_foreign_destination_error_names_the_nearest_one(name: str, command: str) -> None:
-    client = Client()
+def test_foreign_destination_error_names_the_nearest_one(client: Client, name: str, command: str) -> None:
     error = client.error(frame(command, name))
     assert NAMES[name] in error.headers["message"]
     assert name in error.body.decode() and not client.lab.names()
@@ -111,8 +109,7 @@ def test_every_destination_form_is_tested() -> None:
     assert all(any(shape.pattern.match(name) for name in NAMES) for shape in SHAPES)
 
 
-def test_a_delay_and_a_time_to_live_by_the_names_of_other_brokers() -> None:
-    client = Client()
+def test_a_delay_and_a_time_to_live_by_the_names_of_other_brokers(client: Client) -> None:
     client.send(send("late", "AMQ_SCHEDULED_DELAY:500"), send("soon", "x-delta-t:100", "AMQ_SCHEDULED_DELAY:500"))
     found = client.lab.peek(client.lab.named("a"))
     assert [each.message.delay_ms for each in found] == [500, 100]
@@ -124,14 +121,12 @@ def test_a_delay_and_a_time_to_live_by_the_names_of_other_brokers() -> None:
     [(["expiration:70"], 70), (["x-message-ttl:80"], 80), (["expiration:70", "x-message-ttl:80"], 70),
      (["expires:{now+90}"], 90), (["expires:0"], 0), (["expires:1000"], 1), (["expiration:0", "expires:1000"], 0)],
 )  # fmt: skip
-def test_how_long_a_message_lives(headers: list[str], ttl_ms: int) -> None:
-    client = Client()
+def test_how_long_a_message_lives(client: Client, headers: list[str], ttl_ms: int) -> None:
     client.send(send("x", *[header.replace("{now+90}", str(client.lab.host.now_ms() + 90)) for header in headers]))
     assert [found.message.ttl_ms for found in client.lab.peek(client.lab.named("a"))] == [ttl_ms]
 
 
-def test_absolute_time_is_converted_per_frame() -> None:
-    client = Client()
+def test_absolute_time_is_converted_per_frame(client: Client) -> None:
     text = send("x", f"expires:{client.lab.host.now_ms() + 1000}")
     client.send(text)
     client.lab.pass_time(400)

@@ -8,7 +8,6 @@ from curbstone.core import headers
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import BadRequest, StaleDelivery
 from curbstone.core.message import Message
-from curbstone.core.names import queue_name
 from tests.kit.lab import Lab, Peer, numbered
 
 
@@ -154,7 +153,7 @@ def test_rejected_message_is_dead_lettered_with_its_origin_and_reason(lab: Lab) 
     queue = lab.queue(dead_letter="dead")
     lab.publish_messages(queue, [Message(b"a", b"k:v\n")])
     Peer(lab, queue).reject(1, error="no: good\n")
-    dead = lab.broker.get(queue_name("dead"))
+    dead = lab.named("dead")
     assert lab.bodies(dead) == [b"a"] and queue.counts()[:3] == (0, 0, 0)
     assert dead_facts(lab, dead) == [
         {
@@ -177,7 +176,7 @@ def test_max_tries_limits_deliveries(lab: Lab, most: int) -> None:
     while 1 in peer.consumer.unsettled:
         peer.nack(1, error="again")
     assert peer.seqs.count(1) == most
-    dead = lab.broker.get(queue_name("dead"))
+    dead = lab.named("dead")
     (facts,) = dead_facts(lab, dead)
     assert (facts["x-dead-reason"], facts["x-dead-tries"], facts["x-dead-error"]) == ("max_tries", str(most), "again")
 
@@ -221,7 +220,7 @@ def test_dead_letter_that_dies_again_reports_only_the_last_death(lab: Lab) -> No
     lab.publish_messages(queue, [Message(b"a", b"k:v\n")])
     Peer(lab, queue).reject(1, error="first")
     Peer(lab, dead).reject(1)
-    (facts,) = dead_facts(lab, lab.broker.get(queue_name("grave")))
+    (facts,) = dead_facts(lab, lab.named("grave"))
     assert facts["x-dead-queue"] == "default/dead" and "x-dead-error" not in facts and facts["k"] == "v"
 
 
@@ -230,7 +229,7 @@ def test_a_reject_is_confirmed_when_the_dead_letter_is_on_disk(lab: Lab) -> None
     lab.publish(queue, *numbered(20))
     Peer(lab, queue).reject(*range(1, 21))
     lab.restart("power")
-    assert sorted(lab.bodies(lab.broker.get(queue_name("dead")))) == sorted(numbered(20))
+    assert sorted(lab.bodies("dead")) == sorted(numbered(20))
     assert lab.bodies(lab.again(queue)) == []
 
 

@@ -8,7 +8,6 @@ from curbstone.core import headers
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import BATCH_BYTES, BatchHeader, Flag, encode_batch, encode_entries
 from curbstone.core.message import Message
-from curbstone.core.names import queue_name
 from curbstone.core.orders import Orders
 from tests.kit.lab import Lab, Peer, message, numbered
 
@@ -142,12 +141,12 @@ def test_an_expired_message_goes_to_the_dead_letter_queue(lab: Lab) -> None:
     queue = lab.queue(dead_letter="dead")
     lab.publish_messages(queue, [Message(b"a", orders=Orders(ttl_ms=1000)), Message(b"b", orders=Orders(ttl_ms=1000))])
     lab.pass_time(1000)
-    found = lab.peek(lab.broker.get(queue_name("dead")))
+    found = lab.peek(lab.named("dead"))
     assert sorted(peeked.message.body for peeked in found) == [b"a", b"b"]
     facts = [dict(headers.decode(peeked.message.headers)) for peeked in found]
     assert {(fact["x-dead-reason"], fact["x-dead-tries"]) for fact in facts} == {("expired", "0")}
     lab.pass_time(HOUR_MS)
-    assert len(found) == len(lab.peek(lab.broker.get(queue_name("dead"))))
+    assert len(found) == len(lab.peek(lab.named("dead")))
 
 
 def test_large_backlog_on_disk_expires() -> None:

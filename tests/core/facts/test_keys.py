@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.broker import Broker
 from curbstone.core.engine.delivery.consumer import Consumer
@@ -63,8 +65,12 @@ class Bench:
         return answers
 
 
-def test_repeated_publish_is_stored_once_with_the_same_answer() -> None:
-    bench = Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_repeated_publish_is_stored_once_with_the_same_answer(bench: Bench) -> None:
     bench.publish("k", b"one", 3)
     assert bench.settled() == [(None, 1, 3)]
     bench.publish("k", b"one", 3)
@@ -72,16 +78,14 @@ def test_repeated_publish_is_stored_once_with_the_same_answer() -> None:
     assert bench.queue.counts().rdy == 3
 
 
-def test_a_repeat_while_the_first_is_under_way_waits_for_its_answer() -> None:
-    bench = Bench()
+def test_a_repeat_while_the_first_is_under_way_waits_for_its_answer(bench: Bench) -> None:
     bench.publish("k", b"one")
     bench.publish("k", b"one")
     assert bench.settled() == [(None, 1, 1), (None, 1, 1)]
     assert bench.queue.counts().rdy == 1
 
 
-def test_other_content_under_the_same_key_is_refused() -> None:
-    bench = Bench()
+def test_other_content_under_the_same_key_is_refused(bench: Bench) -> None:
     bench.publish("k", b"one")
     bench.publish("k", b"two")
     refused = [error for error, _, _ in bench.settled() if error]
@@ -89,8 +93,7 @@ def test_other_content_under_the_same_key_is_refused() -> None:
     assert bench.queue.counts().rdy == 1
 
 
-def test_a_key_survives_a_crash_together_with_its_message() -> None:
-    bench = Bench()
+def test_a_key_survives_a_crash_together_with_its_message(bench: Bench) -> None:
     bench.publish("k", b"one")
     assert bench.settled() == [(None, 1, 1)]
     bench.crash()
@@ -99,8 +102,7 @@ def test_a_key_survives_a_crash_together_with_its_message() -> None:
     assert bench.queue.counts().rdy == 1
 
 
-def test_a_key_outlives_the_segment_it_was_written_in() -> None:
-    bench = Bench()
+def test_a_key_outlives_the_segment_it_was_written_in(bench: Bench) -> None:
     bench.publish("k", b"one")
     bench.settled()
     first_segment = bench.queue.log.segments[0].number
@@ -119,8 +121,7 @@ def test_a_key_outlives_the_segment_it_was_written_in() -> None:
     assert bench.queue.counts().rdy == 0
 
 
-def test_a_key_is_forgotten_after_its_window() -> None:
-    bench = Bench()
+def test_a_key_is_forgotten_after_its_window(bench: Bench) -> None:
     bench.publish("k", b"one")
     bench.settled()
     bench.host.pass_time(300_001)
@@ -128,8 +129,7 @@ def test_a_key_is_forgotten_after_its_window() -> None:
     assert bench.settled() == [(None, 2, 1)]
 
 
-def test_keys_are_kept_for_the_window_of_the_queue() -> None:
-    bench = Bench()
+def test_keys_are_kept_for_the_window_of_the_queue(bench: Bench) -> None:
     bench.set_window(7 * 86400)
     bench.publish("k", b"one")
     bench.settled()
@@ -145,9 +145,8 @@ def test_keys_are_kept_for_the_window_of_the_queue() -> None:
     assert bench.settled() == [(None, 2, 1)]
 
 
-def test_shorter_window_applies_behind_longer_ones() -> None:
+def test_shorter_window_applies_behind_longer_ones(bench: Bench) -> None:
     """The keys were forgotten in the order of publishing only, so the first one kept all others."""
-    bench = Bench()
     bench.set_window(86400)
     bench.publish("long", b"x")
     bench.settled()
@@ -161,8 +160,7 @@ def test_shorter_window_applies_behind_longer_ones() -> None:
     assert bench.queue.log.room.notes_bytes == 2 * KEY_ROOM
 
 
-def test_key_reused_after_its_window_is_kept_again() -> None:
-    bench = Bench()
+def test_key_reused_after_its_window_is_kept_again(bench: Bench) -> None:
     for number in range(200):
         bench.publish(f"k{number % 3}", b"x")
         [(error, first, _)] = bench.settled()
@@ -176,8 +174,7 @@ def test_key_reused_after_its_window_is_kept_again() -> None:
     assert bench.queue.log.room.notes_bytes == KEY_ROOM
 
 
-def test_keys_are_limited_by_the_cap() -> None:
-    bench = Bench()
+def test_keys_are_limited_by_the_cap(bench: Bench) -> None:
     for number in range(70):
         bench.publish(f"k{number}", b"x")
     errors = [error for error, _, _ in bench.settled() if error]

@@ -14,7 +14,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.disk import Disk, OsDisk, OsFile
 from curbstone.core.engine.log.meta import META_BYTES_MAX, Meta, load_meta, meta_reserve, store_meta
 from curbstone.core.errors import DataDirectoryError, MetaDamaged
-from curbstone.core.names import QueueName, queue_name
+from curbstone.core.names import QueueName
 from curbstone.core.options import MIB, QueueOptions
 from tests.kit.lab import Lab
 
@@ -164,5 +164,5 @@ def test_a_queue_with_options_of_a_newer_version_is_served_and_they_are_named(
     assert "colour in its meta is of a newer version" in caplog.text
     lab.queue(ttl=5)
     lab.restart("power")
-    again = lab.broker.get(queue_name("q"))
+    again = lab.named("q")
     assert (again.meta.unknown_policy, lab.bodies(again)) == ({"colour": "red"}, [b"a", b"b"])

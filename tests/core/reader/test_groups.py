@@ -19,7 +19,6 @@ from curbstone.core.errors import (
     QueueFull,
     StaleDelivery,
 )
-from curbstone.core.names import queue_name
 from curbstone.core.options import MIB
 from curbstone.core.positions import EARLIEST, LATEST, GroupInfo, Since, Start
 from tests.kit.lab import Lab, Peer, message, numbered
@@ -456,4 +455,4 @@ def test_groups_of_an_earlier_meta_format_hold(lab: Lab) -> None:
     assert b"since" not in meta.encode() and b"skips" not in meta.encode()
     again = Meta.decode(meta.encode(), "meta", lab.defaults)
     assert again == meta and again.skips == frozenset()
-    assert lab.broker.get(queue_name("q")).reading.info("a").on_full == "hold"
+    assert lab.named("q").reading.info("a").on_full == "hold"

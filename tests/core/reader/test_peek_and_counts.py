@@ -8,7 +8,6 @@ import pytest
 
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import NoSuchQueue, StaleDelivery, Unavailable
-from curbstone.core.names import queue_name
 from curbstone.core.values import Outcome
 from tests.kit.lab import Lab, Peer, numbered
 
@@ -196,7 +195,7 @@ def test_peek_at_an_ending_queue_is_refused(lab: Lab, how: str) -> None:
     """It was read from the disk again and again, and the answer never came."""
     lab.publish(lab.queue(), "a", "b")
     lab.restart()
-    queue = lab.broker.get(queue_name("q"))
+    queue = lab.named("q")
     answers: list[object] = []
     queue.peek(10, answers.append)
     lab.end(queue, how)

@@ -38,7 +38,7 @@ def test_redrive_returns_dead_letters_without_dead_letter_headers(lab: Lab) -> N
     for queue in queues:
         lab.publish_messages(queue, [Message(queue.name.queue.encode(), b"k:v\n")])
         Peer(lab, queue).reject(1)
-    dead = lab.broker.get(queue_name("dead"))
+    dead = lab.named("dead")
     assert lab.answer(lambda done: dead.redrive(None, 10, done)) == (None, Redriven(2, {}, False))
     for queue in queues:
         (found,) = lab.peek(queue)
@@ -50,7 +50,7 @@ def test_redrive_moves_up_to_the_limit_to_the_target_in_order(lab: Lab) -> None:
     dead, _ = lab.queue("dead"), lab.queue("there")
     lab.publish(dead, *numbered(250))
     assert lab.answer(lambda done: dead.redrive(queue_name("there"), 220, done)) == (None, Redriven(220, {}, True))
-    assert lab.bodies(lab.broker.get(queue_name("there"))) == numbered(250)[:220]
+    assert lab.bodies("there") == numbered(250)[:220]
     assert lab.bodies(dead) == numbered(250)[220:]
 
 
@@ -227,7 +227,7 @@ def test_redrive_from_an_ending_queue_is_refused(lab: Lab, how: str) -> None:
     lab.queue("a")
     lab.publish(lab.queue("dead"), *numbered(3))
     lab.restart()
-    dead = lab.broker.get(queue_name("dead"))
+    dead = lab.named("dead")
     answers: list[tuple[CurbstoneError | None, Redriven]] = []
     dead.redrive(queue_name("a"), 1, lambda *given: answers.append(given), None, 2)
     lab.end(dead, how)

@@ -75,7 +75,7 @@ def opened(version: str) -> Lab:
 
 
 def queue_of(lab: Lab, name: str) -> LocalQueue:
-    return lab.broker.get(queue_name(name))
+    return lab.named(name)
 
 
 def describe(lab: Lab) -> dict[str, Any]:

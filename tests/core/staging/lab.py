@@ -17,6 +17,14 @@ PROJECT = "default"
 Contents = Mapping[str, Sequence[bytes | Message]]
 
 
+def start_with_two_queues(cap: int = MIB) -> Lab:
+    """Return a lab with the queues a and b."""
+    lab = Lab(cap=cap)
+    lab.queue("a")
+    lab.queue("b")
+    return lab
+
+
 def frames_of(contents: Contents, per_frame: int = 1000) -> bytes:
     """Return frames with these messages, so many in one at most."""
     frames = []

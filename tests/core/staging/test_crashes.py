@@ -10,7 +10,6 @@ from random import Random
 import pytest
 
 from curbstone.core.errors import AlreadyCommitted, CurbstoneError, NoSuchTransaction
-from curbstone.core.names import queue_name
 from curbstone.core.staging import apply
 from tests.core.staging.lab import commit, stage, staged_files, state
 from tests.kit.lab import Lab, Peer, numbered
@@ -28,7 +27,7 @@ WANTED = {
 
 
 def everything(lab: Lab) -> dict[str, list[bytes]]:
-    return {name: lab.bodies(lab.broker.get(queue_name(name))) for name in WANTED}
+    return {name: lab.bodies(name) for name in WANTED}
 
 
 NOTHING: dict[str, list[bytes]] = {"a": [], "b": []}
@@ -171,7 +170,7 @@ def test_marks_outlive_their_segments_while_the_transaction_is_unfinished(
         lab.pop(queue)
     lab.restart("power")
     lab.pass_time(5000)
-    queue = lab.broker.get(queue_name("a"))
+    queue = lab.named("a")
     left = [body for body in lab.bodies(queue) if body.startswith(b"mine")]
     assert popped + left == mine
     assert state(lab, "t") == "committed"
@@ -179,7 +178,7 @@ def test_marks_outlive_their_segments_while_the_transaction_is_unfinished(
 
 def _in_log(lab: Lab) -> int:
     """Return how many messages of the one transaction that is being applied are in the log of queue a."""
-    facts = lab.broker.get(queue_name("a")).facts
+    facts = lab.named("a").facts
     return sum(facts.staged(application.marker.number) for application in lab.broker.staging._applications)
 
 
@@ -201,7 +200,7 @@ def test_random_histories_arrive_exactly_once(seed: int, monkeypatch: pytest.Mon
             if dice.random() < 0.7:
                 _consume(lab, name, dice, settled[name])
     for name in names:
-        found = Counter(lab.bodies(lab.broker.get(queue_name(name))))
+        found = Counter(lab.bodies(name))
         assert found + settled[name] == wanted[name], name
 
 
@@ -260,7 +259,7 @@ def _try_once(lab: Lab, identifier: str, parts: dict[str, dict[str, list[bytes]]
 
 
 def _consume(lab: Lab, name: str, dice: Random, settled: Counter[bytes]) -> None:
-    peer = Peer(lab, lab.broker.get(queue_name(name)), window=dice.randrange(1, 60))
+    peer = Peer(lab, lab.named(name), window=dice.randrange(1, 60))
     seqs = list(peer.consumer.unsettled)
     if seqs:
         bodies = [peer.consumer.unsettled[seq].message.body for seq in seqs]

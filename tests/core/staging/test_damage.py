@@ -9,7 +9,6 @@ from zlib import crc32
 import pytest
 
 from curbstone.core.errors import CurbstoneError, StagedDamaged, Unavailable
-from curbstone.core.names import queue_name
 from curbstone.core.staging.committed import RECORD_BYTES, CommittedId, decode_ids
 from curbstone.core.staging.files import Marker, PartFile, decode_marker
 from curbstone.core.staging.frames import QueueShare
@@ -66,23 +65,19 @@ class Copies:
         return path
 
 
-def bodies(lab: Lab, name: str) -> list[bytes]:
-    return lab.bodies(lab.broker.get(queue_name(name)))
-
-
 def check(lab: Lab, what: str) -> None:
     """Whatever was damaged: each transaction is in its queue once and whole, or not at all and reported."""
     reasons = " ".join(lab.broker.health().reasons)
     for name in ("done", "staged", "coming"):
-        lab.publish(lab.broker.get(queue_name(name)), "served")
-    assert bodies(lab, "done") == [*FIRST, *SECOND, b"served"], what
+        lab.publish(lab.named(name), "served")
+    assert lab.bodies("done") == [*FIRST, *SECOND, b"served"], what
     assert commit(lab, "done") == (None, True, 6), what
-    if bodies(lab, "coming") == [b"served"]:
+    if lab.bodies("coming") == [b"served"]:
         assert state(lab, "coming") == "committing" and "is committed and waits" in reasons, f"{what}: {reasons}"
         with pytest.raises(Unavailable, match="is committed and can't be put"):
             commit(lab, "coming")
     else:
-        assert bodies(lab, "coming") == [*FIRST, *SECOND, b"served"] and state(lab, "coming") == "committed", what
+        assert lab.bodies("coming") == [*FIRST, *SECOND, b"served"] and state(lab, "coming") == "committed", what
     try:
         error: CurbstoneError | None = commit(lab, "staged", passing_ms=5000)[0]
     except StagedDamaged as refused:
@@ -90,12 +85,12 @@ def check(lab: Lab, what: str) -> None:
         assert "has to be staged again" in reasons, what
     if error is not None:
         assert isinstance(error, StagedDamaged), f"{what}: {error}"
-        assert bodies(lab, "staged") == [b"served"], what
+        assert lab.bodies("staged") == [b"served"], what
         part = "0" if ".0" in str(error) else "1"
         stage(lab, "staged", part, {"staged": FIRST if part == "0" else SECOND})
         assert commit(lab, "staged", passing_ms=5000) == (None, False, 6)
         assert not lab.broker.staging.committed.damage
-    assert bodies(lab, "staged") == [b"served", *FIRST, *SECOND], what
+    assert lab.bodies("staged") == [b"served", *FIRST, *SECOND], what
 
 
 def flip_all(bits: range, stride: int) -> None:
@@ -226,7 +221,7 @@ def test_lost_committed_part_is_reported_and_awaited() -> None:
     inode.cache[:] = inode.durable[:] = copies.files[path]
     lab.pass_time(120_000)
     assert lab.broker.health().reasons == []
-    assert bodies(lab, "coming") == [b"served", *FIRST, *SECOND]
+    assert lab.bodies("coming") == [b"served", *FIRST, *SECOND]
     assert commit(lab, "coming") == (None, True, 6)
 
 
@@ -240,7 +235,7 @@ def test_damaged_part_is_not_replaced_by_an_older_one(lab: Lab) -> None:
     copies.start(newer, copies.files[path][:-1] + b"?")
     with pytest.raises(StagedDamaged, match="is damaged; stage it again"):
         commit(lab, "t")
-    assert bodies(lab, "a") == []
+    assert lab.bodies("a") == []
 
 
 def test_commit_waits_for_an_unserved_queue(lab: Lab) -> None:
@@ -260,5 +255,5 @@ def test_commit_waits_for_an_unserved_queue(lab: Lab) -> None:
     meta.cache[0] ^= 1
     lab.restart("kill")
     lab.pass_time(1000)
-    assert (bodies(lab, "a"), bodies(lab, "b")) == ([b"one"], [b"two"])
+    assert (lab.bodies("a"), lab.bodies("b")) == ([b"one"], [b"two"])
     assert lab.broker.health().reasons == []

@@ -11,41 +11,29 @@ from curbstone.core.message import Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import MIB
 from curbstone.core.staging.commit import ROOM_MS_MAX
-from tests.core.staging.lab import commit, stage, state
+from tests.core.staging.lab import commit, stage, start_with_two_queues, state
 from tests.kit.books import check_room
 from tests.kit.lab import Lab, Peer, numbered
 
 
-def start(cap: int) -> Lab:
-    """A lab with the queues a and b."""
-    lab = Lab(cap=cap)
-    lab.queue("a")
-    lab.queue("b")
-    return lab
-
-
-def bodies(lab: Lab, name: str) -> list[bytes]:
-    return lab.bodies(lab.broker.get(queue_name(name)))
-
-
 def test_full_queue_refuses_the_commit_and_keeps_staged_messages() -> None:
-    lab = start(cap=128 * 1024)
+    lab = start_with_two_queues(cap=128 * 1024)
     big = [b"x" * 1000] * 70
     stage(lab, "t", "0", {"a": big, "b": big})
-    queue = lab.broker.get(queue_name("b"))
+    queue = lab.named("b")
     lab.publish(queue, *([b"y" * 1000] * 30))
     error, _, _ = commit(lab, "t", passing_ms=20_000)
     assert isinstance(error, QueueFull) and "default/b" in str(error)
-    assert state(lab, "t") == "staged" and bodies(lab, "a") == []
+    assert state(lab, "t") == "staged" and lab.bodies("a") == []
     assert all(queue.log.room.reserved == 0 for queue in lab.broker.queues())
     lab.pop_all(queue)
     assert commit(lab, "t", passing_ms=20_000) == (None, False, 140)
-    assert bodies(lab, "a") == bodies(lab, "b") == big
+    assert lab.bodies("a") == lab.bodies("b") == big
 
 
 def scattered(lab: Lab, name: str) -> LocalQueue:
     """Return a queue that is full of segments in which every second message is settled."""
-    queue = lab.broker.get(queue_name(name))
+    queue = lab.named(name)
     seqs: list[int] = []
     while not (answers := lab.publish_answers(queue, [Message(b"x" * 1000)]))[0][0]:
         seqs.append(answers[0][1])
@@ -55,7 +43,7 @@ def scattered(lab: Lab, name: str) -> LocalQueue:
 
 
 def test_commit_waits_for_the_cleaner_without_a_timer() -> None:
-    lab = start(cap=128 * 1024)
+    lab = start_with_two_queues(cap=128 * 1024)
     queue = scattered(lab, "a")
     stage(lab, "t", "0", {"a": [b"staged" * 100] * 40, "b": [b"too"]})
     assert queue.log.room.publish_left < 24_000
@@ -64,14 +52,14 @@ def test_commit_waits_for_the_cleaner_without_a_timer() -> None:
     queue.publish([Message(b"behind it")], lambda error, *_: order.append(f"published {error}"))
     lab.settle()
     assert sorted(order) == ["published None", "staged None"]
-    assert bodies(lab, "a").count(b"staged" * 100) == 40
-    assert bodies(lab, "b") == [b"too"]
+    assert lab.bodies("a").count(b"staged" * 100) == 40
+    assert lab.bodies("b") == [b"too"]
     assert all(each.log.room.reserved == 0 for each in lab.broker.queues())
     check_room(queue)
 
 
 def test_fitting_publishes_pass_a_commit_waiting_for_room() -> None:
-    lab = start(cap=128 * 1024)
+    lab = start_with_two_queues(cap=128 * 1024)
     queue = scattered(lab, "a")
     lab.pop_all(queue)
     while queue.log.room.budget > 3000:
@@ -91,7 +79,7 @@ def test_fitting_publishes_pass_a_commit_waiting_for_room() -> None:
 
 @pytest.mark.source
 def test_commit_waits_for_room_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = start(cap=128 * 1024)
+    lab = start_with_two_queues(cap=128 * 1024)
     queue = scattered(lab, "a")
     stage(lab, "t", "0", {"a": [b"staged" * 100] * 40, "b": [b"too"]})
     monkeypatch.setattr(Cleaner, "make_room", lambda *_: True)
@@ -111,7 +99,7 @@ def test_commit_waits_for_room_for_a_bounded_time(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("how", ["delete", "shutdown"])
 def test_a_commit_that_waits_for_room_is_answered_when_a_queue_ends(how: str) -> None:
-    lab = start(cap=128 * 1024)
+    lab = start_with_two_queues(cap=128 * 1024)
     queue = scattered(lab, "a")
     stage(lab, "t", "0", {"a": [b"staged" * 100] * 40, "b": [b"too"]})
     answers: list[object] = []
@@ -126,22 +114,22 @@ def test_a_commit_that_waits_for_room_is_answered_when_a_queue_ends(how: str) ->
     lab.pass_time(100)
     assert len(ended) == 1
     assert answers == [NoSuchQueue if how == "delete" else Unavailable]
-    assert lab.broker.get(queue_name("b")).log.room.reserved == 0
+    assert lab.named("b").log.room.reserved == 0
     if how == "shutdown":
         lab.restart("kill")
-        lab.pop_all(lab.broker.get(queue_name("a")))
+        lab.pop_all(lab.named("a"))
         assert commit(lab, "t")[0] is None
 
 
 def test_cap_cannot_be_lowered_below_reserved_commits() -> None:
-    lab = start(cap=4 * MIB)
+    lab = start_with_two_queues(cap=4 * MIB)
     stage(lab, "t", "0", {"a": numbered(2000, 1000)})
     lab.broker.staging.commit("default", "t", None, lambda *_given: None)
-    while not lab.broker.get(queue_name("a")).log.room.reserved:
+    while not lab.named("a").log.room.reserved:
         assert lab.host.turn()
-    assert lab.broker.get(queue_name("a")).log.room.reserved > 2_000_000
+    assert lab.named("a").log.room.reserved > 2_000_000
     with pytest.raises(Conflict):
         lab.broker.declare(queue_name("a"), {"cap": MIB}, lambda _error: None)
     lab.settle()
-    assert bodies(lab, "a") == numbered(2000, 1000)
-    assert lab.broker.get(queue_name("a")).log.room.reserved == 0
+    assert lab.bodies("a") == numbered(2000, 1000)
+    assert lab.named("a").log.room.reserved == 0

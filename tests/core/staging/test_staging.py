@@ -24,47 +24,38 @@ from curbstone.core.options import MIB
 from curbstone.core.orders import Orders, orders_of
 from curbstone.core.staging.committed import KEPT_MS
 from tests.core.commit.test_faults import FailingSyncs
-from tests.core.staging.lab import commit, drop, frames_of, stage, staged_files, state, upload
+from tests.core.staging.lab import commit, drop, frames_of, stage, staged_files, start_with_two_queues, state, upload
 from tests.kit.lab import Lab, Peer, numbered
 
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 HOUR_MS = 3_600_000
 
 
-def start(cap: int = MIB) -> Lab:
-    """A lab with the queues a and b."""
-    lab = Lab(cap=cap)
-    lab.queue("a")
-    lab.queue("b")
-    return lab
+@pytest.fixture
+def lab() -> Lab:
+    """A broker with the queues a and b."""
+    return start_with_two_queues()
 
 
-def bodies(lab: Lab, name: str) -> list[bytes]:
-    return lab.bodies(lab.broker.get(queue_name(name)))
-
-
-def test_staged_messages_are_invisible_and_committed_ones_in_order() -> None:
-    lab = start()
+def test_staged_messages_are_invisible_and_committed_ones_in_order(lab: Lab) -> None:
     stage(lab, "t", "1", {"a": [b"1", b"2"], "b": [b"3"]})
     stage(lab, "t", "0", {"a": [b"0"]})
     lab.pass_time(1000)
-    assert bodies(lab, "a") == bodies(lab, "b") == [] and state(lab, "t") == "staged"
+    assert lab.bodies("a") == lab.bodies("b") == [] and state(lab, "t") == "staged"
     assert commit(lab, "t") == (None, False, 4)
-    assert bodies(lab, "a") == [b"0", b"1", b"2"] and bodies(lab, "b") == [b"3"]
+    assert lab.bodies("a") == [b"0", b"1", b"2"] and lab.bodies("b") == [b"3"]
     assert not staged_files(lab) and lab.broker.staging.bytes == 0 and not len(lab.broker.staging)
 
 
-def test_commit_uses_the_named_parts_in_order_and_drops_others() -> None:
-    lab = start()
+def test_commit_uses_the_named_parts_in_order_and_drops_others(lab: Lab) -> None:
     for part in "xyz":
         stage(lab, "t", part, {"a": [part.encode()]})
     assert commit(lab, "t", ["z", "x"]) == (None, False, 2)
-    assert bodies(lab, "a") == [b"z", b"x"]
+    assert lab.bodies("a") == [b"z", b"x"]
     assert not staged_files(lab) and lab.broker.staging.bytes == 0
 
 
-def test_staged_messages_keep_their_priority() -> None:
-    lab = start()
+def test_staged_messages_keep_their_priority(lab: Lab) -> None:
     messages = [
         Message(b"low", b"priority:0\n"),
         Message(b"none"),
@@ -76,8 +67,7 @@ def test_staged_messages_keep_their_priority() -> None:
 
 
 @HOWS
-def test_repeated_commit_changes_nothing_also_after_a_restart(how: str) -> None:
-    lab = start()
+def test_repeated_commit_changes_nothing_also_after_a_restart(lab: Lab, how: str) -> None:
     stage(lab, "t", "0", {"a": [b"m"]})
     assert commit(lab, "t") == (None, False, 1)
     for _ in range(3):
@@ -88,11 +78,10 @@ def test_repeated_commit_changes_nothing_also_after_a_restart(how: str) -> None:
         with pytest.raises(AlreadyCommitted):
             drop(lab, "t")
         lab.restart(how)
-    assert bodies(lab, "a") == [b"m"]
+    assert lab.bodies("a") == [b"m"]
 
 
-def test_committed_id_is_dropped_after_seven_days() -> None:
-    lab = start()
+def test_committed_id_is_dropped_after_seven_days(lab: Lab) -> None:
     stage(lab, "t", "0", {"a": [b"m"]})
     commit(lab, "t")
     lab.restart(after_ms=KEPT_MS - 10_000)
@@ -101,11 +90,10 @@ def test_committed_id_is_dropped_after_seven_days() -> None:
     assert state(lab, "t") == ""
     stage(lab, "t", "0", {"a": [b"n"]})
     assert commit(lab, "t") == (None, False, 1)
-    assert bodies(lab, "a") == [b"m", b"n"]
+    assert lab.bodies("a") == [b"m", b"n"]
 
 
-def test_id_list_is_compacted_when_mostly_old() -> None:
-    lab = start()
+def test_id_list_is_compacted_when_mostly_old(lab: Lab) -> None:
     committed = lab.broker.staging.committed
     lab.broker.disk.make_dir("staging")
     lab.broker.disk.sync_dir("")
@@ -123,8 +111,7 @@ def test_id_list_is_compacted_when_mostly_old() -> None:
 
 
 @HOWS
-def test_staged_messages_survive_a_restart_until_they_expire(how: str) -> None:
-    lab = start()
+def test_staged_messages_survive_a_restart_until_they_expire(lab: Lab, how: str) -> None:
     stage(lab, "t", "0", {"a": [b"m"]})
     stage(lab, "t", "0", {"a": [b"n"]})
     size = lab.broker.staging.bytes
@@ -132,12 +119,11 @@ def test_staged_messages_survive_a_restart_until_they_expire(how: str) -> None:
     assert lab.broker.staging.bytes == size and state(lab, "t") == "staged"
     lab.restart(how, after_ms=HOUR_MS // 4)
     assert commit(lab, "t") == (None, False, 1)
-    assert bodies(lab, "a") == [b"n"]
+    assert lab.bodies("a") == [b"n"]
 
 
 @HOWS
-def test_idle_transaction_is_dropped_after_an_hour_across_restarts(how: str) -> None:
-    lab = start()
+def test_idle_transaction_is_dropped_after_an_hour_across_restarts(lab: Lab, how: str) -> None:
     stage(lab, "t", "0", {"a": [b"m"]})
     lab.pass_time(HOUR_MS - 1000)
     assert state(lab, "t") == "staged"  # which is a call
@@ -148,8 +134,7 @@ def test_idle_transaction_is_dropped_after_an_hour_across_restarts(how: str) -> 
         commit(lab, "t")
 
 
-def test_calls_keep_a_transaction_alive() -> None:
-    lab = start()
+def test_calls_keep_a_transaction_alive(lab: Lab) -> None:
     stage(lab, "t", "0", {"a": [b"m"]})
     for _ in range(5):
         lab.pass_time(HOUR_MS - 10_000)
@@ -158,8 +143,7 @@ def test_calls_keep_a_transaction_alive() -> None:
     assert state(lab, "t") == "" and not staged_files(lab)
 
 
-def test_abort_removes_everything_and_can_be_repeated() -> None:
-    lab = start()
+def test_abort_removes_everything_and_can_be_repeated(lab: Lab) -> None:
     stage(lab, "t", "0", {"a": [b"m"]})
     assert drop(lab, "t") is None and drop(lab, "t") is None
     assert not staged_files(lab) and lab.broker.staging.bytes == 0
@@ -167,8 +151,7 @@ def test_abort_removes_everything_and_can_be_repeated() -> None:
     assert state(lab, "t") == ""
 
 
-def test_staging_limit_counts_all_transactions_after_a_restart() -> None:
-    lab = start()
+def test_staging_limit_counts_all_transactions_after_a_restart(lab: Lab) -> None:
     stage(lab, "t", "0", {"a": [b"x" * 50_000]})
     lab.restart("power")
     staging = lab.broker.staging
@@ -183,9 +166,8 @@ def test_staging_limit_counts_all_transactions_after_a_restart() -> None:
 
 
 @pytest.mark.parametrize("how", ["", "shutdown", "power"])
-def test_staging_limit_per_project(how: str) -> None:
+def test_staging_limit_per_project(lab: Lab, how: str) -> None:
     """The limit was shared by all, so one project could keep all others from staging."""
-    lab = start()
     lab.queue("a", cap=MIB)
     other = QueueName("other", "a")
     lab.answer(lambda done: lab.broker.declare(other, {}, done))
@@ -210,9 +192,8 @@ def test_staging_limit_per_project(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["", "shutdown", "power"])
-def test_staging_limit_per_user(how: str) -> None:
+def test_staging_limit_per_user(lab: Lab, how: str) -> None:
     """By as many projects as one liked, each with a little, everything could be used up; or by a restart."""
-    lab = start()
     lab.broker.staging.area.bytes_max = 16 * 4096 * 4
 
     def stage_nothing(owner: str, project: str) -> None:
@@ -238,8 +219,7 @@ def test_staging_limit_per_user(how: str) -> None:
     assert lab.broker.staging.bytes == 64 * 4096
 
 
-def test_missing_part_or_transaction_is_reported() -> None:
-    lab = start()
+def test_missing_part_or_transaction_is_reported(lab: Lab) -> None:
     stage(lab, "t", "0", {"a": [b"m"]})
     with pytest.raises(NoSuchTransaction, match="no part 1"):
         commit(lab, "t", ["0", "1"])
@@ -250,27 +230,24 @@ def test_missing_part_or_transaction_is_reported() -> None:
     assert commit(lab, "t", ["0"]) == (None, False, 1)
 
 
-def test_an_empty_part_can_be_committed() -> None:
-    lab = start()
+def test_an_empty_part_can_be_committed(lab: Lab) -> None:
     stage(lab, "t", "0", {})
     assert commit(lab, "t") == (None, False, 0)
     lab.restart("power")
     assert commit(lab, "t") == (None, True, 0)
 
 
-def test_missing_queue_is_named_when_staging_and_committing() -> None:
-    lab = start()
+def test_missing_queue_is_named_when_staging_and_committing(lab: Lab) -> None:
     with pytest.raises(NoSuchQueue, match="default/none"):
         stage(lab, "t", "0", {"none": [b"m"]})
     stage(lab, "t", "0", {"a": [b"m"], "b": [b"m"]})
     lab.answer(lambda done: lab.broker.delete(queue_name("b"), done), passing_ms=100)
     error, _, _ = commit(lab, "t")
     assert isinstance(error, NoSuchQueue) and "default/b" in str(error)
-    assert bodies(lab, "a") == [] and state(lab, "t") == "staged"
+    assert lab.bodies("a") == [] and state(lab, "t") == "staged"
 
 
-def test_a_message_too_large_for_its_queue_is_refused() -> None:
-    lab = start()
+def test_a_message_too_large_for_its_queue_is_refused(lab: Lab) -> None:
     lab.queue("a", max_message_size=100)
     with pytest.raises(MessageTooLarge):
         stage(lab, "t", "0", {"a": [b"x" * 101]})
@@ -280,8 +257,7 @@ def test_a_message_too_large_for_its_queue_is_refused() -> None:
     assert isinstance(error, MessageTooLarge)
 
 
-def test_parts_are_refused_during_a_commit_and_concurrent_commits_share_it() -> None:
-    lab = start()
+def test_parts_are_refused_during_a_commit_and_concurrent_commits_share_it(lab: Lab) -> None:
     stage(lab, "t", "0", {"a": [b"m"]})
     late = upload(lab, "t", "late")
     answers: list[tuple[CurbstoneError | None, bool, int]] = []
@@ -296,11 +272,10 @@ def test_parts_are_refused_during_a_commit_and_concurrent_commits_share_it() -> 
         drop(lab, "t")
     lab.settle()
     assert answers == [(None, False, 1), (None, True, 1)]
-    assert bodies(lab, "a") == [b"m"]
+    assert lab.bodies("a") == [b"m"]
 
 
-def test_incomplete_part_of_a_disconnected_client_leaves_nothing() -> None:
-    lab = start()
+def test_incomplete_part_of_a_disconnected_client_leaves_nothing(lab: Lab) -> None:
     coming = upload(lab, "t", "0")
     coming.feed(frames_of({"a": [b"x" * 600_000, b"y" * 600_000]})[:-1])
     lab.settle()
@@ -333,8 +308,7 @@ def test_abandoned_part_does_not_affect_the_next_transaction_of_that_id() -> Non
         assert commit(lab, "t") == (None, False, 1)
 
 
-def test_delays_count_from_the_commit_and_the_ttl_of_the_queue_applies() -> None:
-    lab = start()
+def test_delays_count_from_the_commit_and_the_ttl_of_the_queue_applies(lab: Lab) -> None:
     lab.queue("b", ttl=10)
     stage(
         lab,
@@ -347,7 +321,7 @@ def test_delays_count_from_the_commit_and_the_ttl_of_the_queue_applies() -> None
     )
     lab.pass_time(60_000)
     commit(lab, "t")
-    a, b = lab.broker.get(queue_name("a")), lab.broker.get(queue_name("b"))
+    a, b = lab.named("a"), lab.named("b")
     assert lab.pop_all(a) == [b"now"]
     assert lab.bodies(b) == [b"m", b"short"]
     lab.pass_time(4000)
@@ -360,7 +334,7 @@ def test_delays_count_from_the_commit_and_the_ttl_of_the_queue_applies() -> None
 
 def test_queue_deleted_after_the_marker_loses_only_its_part() -> None:
     for turns in range(1, 60):
-        lab = start()
+        lab = start_with_two_queues()
         stage(lab, "t", "0", {"a": numbered(300, 1000), "b": numbered(300, 1000)})
         answers: list[tuple[CurbstoneError | None, bool, int]] = []
         lab.broker.staging.commit("default", "t", None, lambda *given, reported=answers: reported.append(given))
@@ -371,45 +345,43 @@ def test_queue_deleted_after_the_marker_loses_only_its_part() -> None:
         lab.pass_time(1000)
         ((error, _, count),) = answers
         assert error is None and count == 600
-        assert bodies(lab, "a") == numbered(300, 1000)
+        assert lab.bodies("a") == numbered(300, 1000)
         assert commit(lab, "t") == (None, True, 600)
         lab.restart("power")
-        assert bodies(lab, "a") == numbered(300, 1000)
+        assert lab.bodies("a") == numbered(300, 1000)
 
 
 @pytest.mark.parametrize("failures", range(1, 5))
 @pytest.mark.parametrize("after", range(8))
-def test_failed_syncs_keep_commits_atomic(failures: int, after: int) -> None:
-    lab = start()
+def test_failed_syncs_keep_commits_atomic(lab: Lab, failures: int, after: int) -> None:
     mine = numbered(50, 1000)
     stage(lab, "t", "0", {"a": mine, "b": mine})
     FailingSyncs(lab.disk, failures, after=after)
     error, _, _ = commit(lab, "t", passing_ms=60_000)
-    found = bodies(lab, "a"), bodies(lab, "b")
+    found = lab.bodies("a"), lab.bodies("b")
     if error is None:
         assert found == (mine, mine)
     else:
         assert isinstance(error, Unavailable) and found == ([], []) and state(lab, "t") == "staged"
         assert commit(lab, "t", passing_ms=60_000)[0] is None
     lab.restart("power")
-    assert (bodies(lab, "a"), bodies(lab, "b")) == (mine, mine)
+    assert (lab.bodies("a"), lab.bodies("b")) == (mine, mine)
     assert commit(lab, "t") == (None, True, 100)
 
 
-def test_damaged_part_is_detected_before_the_commit() -> None:
-    lab = start()
+def test_damaged_part_is_detected_before_the_commit(lab: Lab) -> None:
     stage(lab, "t", "0", {"a": [b"hello" * 100]})
     (path,) = staged_files(lab)
     lab.disk.names[path].cache[100] ^= 1
     error, _, _ = commit(lab, "t", passing_ms=5000)
     assert isinstance(error, StagedDamaged) and "checksum" in str(error)
-    assert bodies(lab, "a") == [] and state(lab, "t") == "staged"
+    assert lab.bodies("a") == [] and state(lab, "t") == "staged"
 
 
 def test_message_settled_during_the_commit_does_not_return() -> None:
-    lab = start(cap=2 * MIB)
+    lab = start_with_two_queues(cap=2 * MIB)
     stage(lab, "t", "0", {"a": numbered(1000, 700)})
-    peer = Peer(lab, lab.broker.get(queue_name("a")), window=10_000)
+    peer = Peer(lab, lab.named("a"), window=10_000)
     lab.broker.staging.commit("default", "t", None, lambda *_given: None)
     for _ in range(40):
         lab.host.turn()
@@ -418,7 +390,7 @@ def test_message_settled_during_the_commit_does_not_return() -> None:
             peer.consumer.ack(list(peer.consumer.unsettled))
     lab.restart("kill")
     lab.settle()
-    queue = lab.broker.get(queue_name("a"))
+    queue = lab.named("a")
     left = lab.pop_all(queue)
     given = peer.bodies
     assert not set(given[:-300]) & set(left) and {*given, *left} == set(numbered(1000, 700))

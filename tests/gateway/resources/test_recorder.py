@@ -163,8 +163,7 @@ def test_busiest_queues_are_recorded_in_slices(monkeypatch: pytest.MonkeyPatch) 
     assert lab.course(steps=1)[READY] == [18], "the server counts all"
 
 
-def test_record_row_distinguishes_all_recorded_queues() -> None:
-    lab = Lab()
+def test_record_row_distinguishes_all_recorded_queues(lab: Lab) -> None:
     file = lab.disk.open("rows", create=True)
     series = {f"q{number}": (float(number),) * 6 for number in range(QUEUES_MAX)} | {SERVER: (0.5,) * 6}
     row = encode_row(1_000_000_000, series)

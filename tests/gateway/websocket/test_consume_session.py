@@ -40,6 +40,12 @@ class Reader:
         return self.consumer.calls
 
 
+@pytest.fixture
+def reader() -> Reader:
+    """A session that was given a message."""
+    return Reader().given(11)
+
+
 def test_session_subscribes_with_window_and_group() -> None:
     assert Reader().queue.subscribed == {"window": 10, "group": "g", "auto": False, "who": UNKNOWN}
     assert Reader(settles=False).queue.subscribed["auto"] is True
@@ -110,28 +116,24 @@ def test_nack_keeps_its_order_among_acks() -> None:
     assert reader.calls == [("ack", [11]), ("nack", [12], 1500, "why"), ("ack", [13])]
 
 
-def test_nack_without_a_delay_uses_the_queue_delay() -> None:
-    reader = Reader().given(11)
+def test_nack_without_a_delay_uses_the_queue_delay(reader: Reader) -> None:
     reader.send('{"nackId":"k.1"}')
     assert reader.calls == [("nack", [11], None, "")]
 
 
-def test_reject_has_a_reason() -> None:
-    reader = Reader().given(11)
+def test_reject_has_a_reason(reader: Reader) -> None:
     reader.send('{"rejectId":"k.1","error":"bad"}')
     assert reader.calls == [("reject", [11], "bad")]
 
 
-def test_each_delivery_of_a_message_has_its_own_ack_id() -> None:
-    reader = Reader().given(11)
+def test_each_delivery_of_a_message_has_its_own_ack_id(reader: Reader) -> None:
     reader.send('{"nackId":"k.1"}')
     reader.given(11)
     reader.send('{"ackId":"k.2"}')
     assert reader.calls[-1] == ("ack", [11])
 
 
-def test_an_empty_frame_ends_deliveries_and_settling_continues() -> None:
-    reader = Reader().given(11)
+def test_an_empty_frame_ends_deliveries_and_settling_continues(reader: Reader) -> None:
     reader.send("", '{"ackId":"k.1"}')
     assert reader.calls == [("pause",), ("ack", [11])]
     assert reader.wire.code is None
@@ -141,8 +143,7 @@ def test_an_empty_frame_ends_deliveries_and_settling_continues() -> None:
 @pytest.mark.parametrize(
     "ack_id", ["k.999", "k.0", "", "x", "k.01", "1", "k.1.0", "k." + "9" * 5000, "k.²", "j.1", "kk.1", ".1"]
 )
-def test_an_unknown_id_is_500_and_a_close(command: str, ack_id: str) -> None:
-    reader = Reader().given(11)
+def test_an_unknown_id_is_500_and_a_close(reader: Reader, command: str, ack_id: str) -> None:
     reader.send(orjson.dumps({command: ack_id}).decode())
     assert reader.wire.take_json() == [{"code": 500, "error": "Unrecognized acknowledgment ID"}]
     assert reader.wire.code == 1000
@@ -165,16 +166,14 @@ def test_id_of_an_earlier_connection_is_unknown() -> None:
     assert wires[1].take_json() == [{"code": 500, "error": "Unrecognized acknowledgment ID"}]
 
 
-def test_an_id_settles_once() -> None:
-    reader = Reader().given(11)
+def test_an_id_settles_once(reader: Reader) -> None:
     reader.send('{"ackId":"k.1"}', '{"ackId":"k.1"}')
     assert reader.calls == [("ack", [11]), ("close",)]
     assert reader.wire.take_json()[0]["code"] == 500
 
 
 @pytest.mark.parametrize("frame", ["not json", "5", "[]", "null", "[" * 100_000, binary(b"{}"), '{"ackId":"\\ud800"}'])
-def test_invalid_json_object_is_400_and_close(frame: str | Inbound) -> None:
-    reader = Reader().given(11)
+def test_invalid_json_object_is_400_and_close(reader: Reader, frame: str | Inbound) -> None:
     reader.send(frame)
     assert reader.wire.take_json() == [{"code": 400, "error": "Payload must be a JSON object."}]
     assert reader.wire.code == 1000
@@ -194,8 +193,7 @@ def test_invalid_json_object_is_400_and_close(frame: str | Inbound) -> None:
         ),
     ],
 )
-def test_an_unknown_command_is_400_and_a_close(frame: str) -> None:
-    reader = Reader().given(11)
+def test_an_unknown_command_is_400_and_a_close(reader: Reader, frame: str) -> None:
     reader.send(frame)
     assert reader.wire.take_json()[0]["code"] == 400
     assert reader.wire.code == 1000
@@ -210,8 +208,7 @@ def test_settling_without_ack_is_400_and_a_close() -> None:
     assert reader.wire.code == 1000
 
 
-def test_a_deleted_queue_is_404_and_a_close() -> None:
-    reader = Reader().given(11)
+def test_a_deleted_queue_is_404_and_a_close(reader: Reader) -> None:
     reader.consumer.on_closed(NoSuchQueue("gone"))
     assert reader.wire.take_json() == [{"code": 404, "error": "gone"}]
     assert reader.wire.code == 1000
@@ -224,15 +221,13 @@ def test_full_socket_pauses_the_consumer() -> None:
     assert reader.calls == [("hold",), ("resume",)]
 
 
-def test_stop_closes_with_1001_and_requeues_unsettled_messages() -> None:
-    reader = Reader().given(11)
+def test_stop_closes_with_1001_and_requeues_unsettled_messages(reader: Reader) -> None:
     reader.session.stop()
     assert reader.wire.code == 1001
     assert reader.calls == [("close",)]
 
 
-def test_nothing_is_delivered_or_settled_after_the_end() -> None:
-    reader = Reader().given(11)
+def test_nothing_is_delivered_or_settled_after_the_end(reader: Reader) -> None:
     reader.session.closed()
     reader.send('{"ackId":"k.1"}')
     reader.consumer.give(delivery(12))

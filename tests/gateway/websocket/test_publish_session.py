@@ -49,14 +49,17 @@ class Publisher:
         return [message for batch in self.queue.published for message in batch]
 
 
-def test_the_messages_of_one_read_are_published_in_one_call() -> None:
-    publisher = Publisher()
+@pytest.fixture
+def publisher() -> Publisher:
+    return Publisher()
+
+
+def test_the_messages_of_one_read_are_published_in_one_call(publisher: Publisher) -> None:
     publisher.send(binary(b"1"), text('{"message":"2"}'), text(""), text("3"), text("{}"), binary(b"4"))
     assert [[message.body for message in batch] for batch in publisher.queue.published] == [[b"1", b"2", b"3", b"4"]]
 
 
-def test_nothing_is_confirmed_before_its_commit() -> None:
-    publisher = Publisher()
+def test_nothing_is_confirmed_before_its_commit(publisher: Publisher) -> None:
     publisher.send(binary(b"1"), binary(b"2"), binary(b"3"))
     assert publisher.wire.take() == []
     publisher.queue.done[0](None, 1, 2)
@@ -72,8 +75,7 @@ def test_confirms_can_carry_ids() -> None:
     assert publisher.wire.take_json() == [{"id": "uid-7"}, {"id": "uid-8"}]
 
 
-def test_a_refusal_does_not_overtake_a_confirm() -> None:
-    publisher = Publisher()
+def test_a_refusal_does_not_overtake_a_confirm(publisher: Publisher) -> None:
     publisher.send(binary(b"1"))
     publisher.send(binary(b"2"), binary(b"3"))
     publisher.queue.done[1](QueueFull("full"), 0, 2)
@@ -84,30 +86,26 @@ def test_a_refusal_does_not_overtake_a_confirm() -> None:
     assert publisher.wire.code is None
 
 
-def test_metadata_and_options_apply_to_the_next_frame() -> None:
-    publisher = Publisher()
+def test_metadata_and_options_apply_to_the_next_frame(publisher: Publisher) -> None:
     publisher.send(text('{"Content-Type":"a/b","x-msg-x-a":"1","ttl":1.5,"delay":2,"groups":"g,h"}'), text("body"))
     [message] = publisher.published
     assert headers.decode(message.headers) == [("content-type", "a/b"), ("x-msg-x-a", "1")]
     assert (message.body, message.ttl_ms, message.delay_ms, message.groups) == (b"body", 1500, 2000, ("g", "h"))
 
 
-def test_frame_after_metadata_is_always_payload() -> None:
-    publisher = Publisher()
+def test_frame_after_metadata_is_always_payload(publisher: Publisher) -> None:
     publisher.send(text("{}"), text('{"message":"no"}'), text(""), text(""))
     assert [message.body for message in publisher.published] == [b'{"message":"no"}', b""]
 
 
-def test_metadata_and_payload_can_be_split_over_reads() -> None:
-    publisher = Publisher()
+def test_metadata_and_payload_can_be_split_over_reads(publisher: Publisher) -> None:
     publisher.send(text('{"Content-Type":"a/b"}'))
     assert publisher.queue.published == []
     publisher.send(binary(b"body"))
     assert publisher.published[0].headers == b"content-type:a/b\n"
 
 
-def test_an_empty_message_is_a_message() -> None:
-    publisher = Publisher()
+def test_an_empty_message_is_a_message(publisher: Publisher) -> None:
     publisher.send(text('{"message":""}'), binary(b""))
     assert [message.body for message in publisher.published] == [b"", b""]
 
@@ -120,8 +118,7 @@ def test_an_empty_message_is_a_message() -> None:
         ('"message":"é","encoding":"utf8"', "é".encode()),
     ],
 )
-def test_a_body_may_be_encoded(fields: str, body: bytes) -> None:
-    publisher = Publisher()
+def test_a_body_may_be_encoded(publisher: Publisher, fields: str, body: bytes) -> None:
     publisher.send(text("{" + fields + "}"))
     assert publisher.published[0].body == body
 
@@ -139,8 +136,7 @@ def test_connection_groups_are_the_default_of_messages() -> None:
         *('{"messag":"x"}', '{"ttl":1,"colour":"red"}', '{"ackId":"a.1"}', '{"token":5}'),
     ],
 )
-def test_stray_frame_is_400_and_close(frame: str) -> None:
-    publisher = Publisher()
+def test_stray_frame_is_400_and_close(publisher: Publisher, frame: str) -> None:
     publisher.send(text(frame))
     [error] = publisher.wire.take_json()
     assert error["code"] == 400 and error["error"]
@@ -165,9 +161,10 @@ def test_stray_frame_is_400_and_close(frame: str) -> None:
         )),
     ],
 )  # fmt: skip
-def test_a_refused_message_gets_its_error_in_place_of_its_confirm(code: int, refused: list[Inbound]) -> None:
+def test_a_refused_message_gets_its_error_in_place_of_its_confirm(
+    publisher: Publisher, code: int, refused: list[Inbound]
+) -> None:
     """It ended the connection, and messages behind one that the queue refused were stored, but not confirmed."""
-    publisher = Publisher()
     publisher.send(binary(b"1"), *refused, *refused, text('{"message":"2"}'), binary(b"3"))
     publisher.send(*refused, binary(b"4"))
     assert [message.body for message in publisher.published] == [b"1", b"2", b"3", b"4"]
@@ -179,8 +176,7 @@ def test_a_refused_message_gets_its_error_in_place_of_its_confirm(code: int, ref
     assert publisher.wire.code is None
 
 
-def test_error_waits_for_earlier_confirms() -> None:
-    publisher = Publisher()
+def test_error_waits_for_earlier_confirms(publisher: Publisher) -> None:
     publisher.send(binary(b"1"), text("not json"), binary(b"2"))
     publisher.send(binary(b"3"))
     assert [message.body for message in publisher.published] == [b"1"]
@@ -190,15 +186,13 @@ def test_error_waits_for_earlier_confirms() -> None:
     assert publisher.wire.code == 1000
 
 
-def test_a_message_of_the_limit_is_taken() -> None:
-    publisher = Publisher()
+def test_a_message_of_the_limit_is_taken(publisher: Publisher) -> None:
     publisher.send(binary(b"x" * 500), text('{"message":"%s"}' % ("x" * 500)))
     assert len(publisher.published) == 2
 
 
 @pytest.mark.parametrize("error", [Unavailable("the disk failed"), SchemaViolation("no"), KeyReused("no")])
-def test_engine_refusal_is_reported_per_message(error: CurbstoneError) -> None:
-    publisher = Publisher()
+def test_engine_refusal_is_reported_per_message(publisher: Publisher, error: CurbstoneError) -> None:
     publisher.send(*map(binary, (b"1", b"2", b"3")))
     publisher.queue.done[0](error, 0, 2)
     publisher.queue.done[0](None, 1, 1)
@@ -208,16 +202,16 @@ def test_engine_refusal_is_reported_per_message(error: CurbstoneError) -> None:
 
 
 @pytest.mark.parametrize(("error", "code"), [(NoSuchQueue("gone"), 1000), (NotAllowed("no longer"), 1008)])
-def test_the_connection_ends_with_its_queue_or_its_right(error: CurbstoneError, code: int) -> None:
-    publisher = Publisher()
+def test_the_connection_ends_with_its_queue_or_its_right(
+    publisher: Publisher, error: CurbstoneError, code: int
+) -> None:
     publisher.send(binary(b"1"), binary(b"2"))
     publisher.queue.done[0](error, 0, 2)
     assert publisher.wire.take_json() == [{"code": status_of(error), "error": str(error)}]
     assert publisher.wire.code == code
 
 
-def test_idle_producer_is_notified_of_a_deleted_queue() -> None:
-    publisher = Publisher()
+def test_idle_producer_is_notified_of_a_deleted_queue(publisher: Publisher) -> None:
     publisher.queue.is_closed = True
     publisher.queue.watchers[0]()
     assert publisher.wire.take_json()[0]["code"] == 404
@@ -225,8 +219,7 @@ def test_idle_producer_is_notified_of_a_deleted_queue() -> None:
     assert publisher.queue.watchers == []
 
 
-def test_a_producer_far_ahead_is_not_read_until_half_is_confirmed() -> None:
-    publisher = Publisher()
+def test_a_producer_far_ahead_is_not_read_until_half_is_confirmed(publisher: Publisher) -> None:
     publisher.send(*[binary(b"m")] * (UNCONFIRMED_MAX + 1))
     assert publisher.wire.is_held
     publisher.queue.done[0](None, 1, UNCONFIRMED_MAX // 2)
@@ -235,16 +228,14 @@ def test_a_producer_far_ahead_is_not_read_until_half_is_confirmed() -> None:
     assert not publisher.wire.is_held
 
 
-def test_a_producer_that_reads_no_confirms_is_not_read() -> None:
-    publisher = Publisher()
+def test_a_producer_that_reads_no_confirms_is_not_read(publisher: Publisher) -> None:
     publisher.session.hold()
     assert publisher.wire.is_held
     publisher.session.resume()
     assert not publisher.wire.is_held
 
 
-def test_stop_answers_accepted_messages_and_accepts_no_more() -> None:
-    publisher = Publisher()
+def test_stop_answers_accepted_messages_and_accepts_no_more(publisher: Publisher) -> None:
     publisher.send(binary(b"1"))
     publisher.session.stop()
     publisher.send(binary(b"2"))
@@ -255,8 +246,7 @@ def test_stop_answers_accepted_messages_and_accepts_no_more() -> None:
     assert len(publisher.published) == 1
 
 
-def test_confirm_after_the_end_is_dropped() -> None:
-    publisher = Publisher()
+def test_confirm_after_the_end_is_dropped(publisher: Publisher) -> None:
     publisher.send(binary(b"1"))
     publisher.session.closed()
     publisher.queue.done[0](None, 1, 1)
@@ -275,9 +265,8 @@ def picky(publish: Any) -> Any:
     return refusing
 
 
-def test_immediate_refusal_does_not_overtake_earlier_answers() -> None:
+def test_immediate_refusal_does_not_overtake_earlier_answers(publisher: Publisher) -> None:
     """Where an engine lacked idempotency keys, or ordering keys, the connection broke without a word."""
-    publisher = Publisher()
     publisher.queue.publish = picky(publisher.queue.publish)  # type: ignore[method-assign]
     publisher.session = PublishSession(ToQueue(publisher.queue.queue, anything), ANYBODY, SETTINGS)
     publisher.wire = FakeWire(publisher.session)
