@@ -167,19 +167,11 @@ def bound_queue(lab: Lab) -> LocalQueue:
     return queue
 
 
-def contents(lab: Lab) -> dict[str, bytes]:
-    return {path: bytes(inode.cache) for path, inode in lab.disk.names.items()}
-
-
 def restarted(lab: Lab, files: dict[str, bytes]) -> None:
     """Start the lab's server on these files."""
-    lab.disk.names = {}
+    lab.load(files)
     lab.disk.dirs = {"", *(str(parent) for path in files for parent in Path(path).parents if str(parent) != ".")}
-    for path, data in files.items():
-        inode = lab.disk.names[path] = Inode()
-        inode.cache[:] = inode.durable[:] = data
-    lab.disk.durable_names, lab.disk.durable_dirs = dict(lab.disk.names), set(lab.disk.dirs)
-    lab.disk.changes.clear()
+    lab.disk.durable_dirs = set(lab.disk.dirs)
     lab.restart("kill")
 
 
@@ -195,7 +187,7 @@ def two_bytes_of_an_option(data: bytes) -> bytes:
 def test_readable_meta_keeps_its_bindings(lab: Lab, harm: Callable[[bytes], bytes], tmp_path: Path) -> None:
     """They were dropped without a word, and events were confirmed and stored nowhere."""
     queue = bound_queue(lab)
-    files = contents(lab)
+    files = lab.contents()
     path = f"{queue.log.directory}/meta"
     restarted(lab, mended({**files, path: harm(files[path])}, tmp_path))
     again = lab.broker.get(queue.name)
@@ -208,7 +200,7 @@ def test_readable_meta_keeps_its_bindings(lab: Lab, harm: Callable[[bytes], byte
 
 def test_lost_bindings_are_reported_until_rebound(lab: Lab, tmp_path: Path) -> None:
     queue = bound_queue(lab)
-    files = contents(lab)
+    files = lab.contents()
     path = f"{queue.log.directory}/meta"
     store({**files, path: files[path].replace(b'"bindings":[', b'"bandings":{')}, tmp_path)
     shown = curbstone("repair", str(tmp_path), cwd=tmp_path)
@@ -232,7 +224,7 @@ def test_older_of_two_directories_of_one_queue_is_renamed(lab: Lab, was_started:
     if was_started:
         lab.start(lab.host.wall_ms())
         lab.shutdown()
-    store(contents(lab), tmp_path)
+    store(lab.contents(), tmp_path)
     found = curbstone("check", str(tmp_path), cwd=tmp_path)
     assert found.code == 6 and ("was set aside" if was_started else "both hold queue default/q") in found.out
     assert curbstone("repair", str(tmp_path), "--apply", cwd=tmp_path).code == 0
@@ -247,7 +239,7 @@ def test_older_of_two_directories_of_one_queue_is_renamed(lab: Lab, was_started:
 def test_symlinked_directory_is_reported_and_not_followed(lab: Lab, tmp_path: Path) -> None:
     queue = lab.queue()
     lab.publish(queue, "a")
-    store(contents(lab), tmp_path)
+    store(lab.contents(), tmp_path)
     directory = tmp_path / queue.log.directory
     directory.rename(tmp_path / "elsewhere")
     directory.symlink_to(tmp_path / "elsewhere")
@@ -264,7 +256,7 @@ def test_missing_and_garbage_segments_are_reported_and_the_rest_served(lab: Lab,
     queue = lab.queue(cap=64 * 1024)
     for number in range(30):
         lab.publish(queue, b"%d" % number * 500)
-    before = {path: bytes(inode.cache) for path, inode in lab.disk.names.items()}
+    before = lab.contents()
     noisy = queue.log.segments[1].path
     store({**before, noisy: Random(1).randbytes(len(before[noisy]))}, tmp_path)
     (made,) = [made for made in repair.plan(ReadOnlyDisk(tmp_path)) if not made.is_empty]
@@ -282,7 +274,7 @@ def test_messages_of_a_quarantined_file_are_exported_as_jsonl(tmp_path: Path) ->
     for number in range(20):
         lab.publish(queue, b"%d" % number * 300)
         lab.pop(queue)
-    store({path: bytes(inode.cache) for path, inode in lab.disk.names.items()}, tmp_path)
+    store(lab.contents(), tmp_path)
     assert list(tmp_path.glob("queues/*/*.bad"))
     (made,) = [made for made in repair.plan(ReadOnlyDisk(tmp_path)) if not made.is_empty]
     repair.apply(tmp_path, made)

@@ -172,7 +172,7 @@ def _lab_on(files: Files) -> Lab:
 
 def _files_of(lab: Lab) -> Files:
     lab.broker.disk.catch_up()
-    return {path: bytes(inode.cache) for path, inode in lab.disk.names.items()}
+    return lab.contents()
 
 
 def _pending(lab: Lab) -> tuple[list[str], list[Message]]:

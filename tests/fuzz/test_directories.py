@@ -21,7 +21,7 @@ EDITED = 30
 @cache
 def original(version: str) -> Original:
     lab = unpacked(version)
-    files: Files = {path: bytes(inode.cache) for path, inode in lab.disk.names.items()}
+    files: Files = lab.contents()
     return Original(files, wanted(version)["wall_ms"])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Any
 
@@ -16,7 +16,7 @@ from curbstone.core.options import MIB, QueueOptions, SyncMode
 from curbstone.core.orders import orders_of
 from curbstone.core.values import Lease, Peeked
 from curbstone.core.wal.redo_format import RECORDS_AT
-from tests.kit.simulated import SimDisk, SimHost
+from tests.kit.simulated import Inode, SimDisk, SimHost
 
 REDO_BYTES = RECORDS_AT + 16 * 1024
 """Of a redo file: small, so that they are full, synced and used again."""
@@ -208,6 +208,19 @@ class Lab:
         """Return the files of a queue's directory."""
         prefix = queue.log.directory + "/"
         return {path: bytes(inode.cache) for path, inode in self.disk.names.items() if path.startswith(prefix)}
+
+    def contents(self) -> dict[str, bytes]:
+        """Return all files of the disk."""
+        return {path: bytes(inode.cache) for path, inode in self.disk.names.items()}
+
+    def load(self, files: Mapping[str, bytes]) -> None:
+        """Replace the files of the disk by these, all of them durable."""
+        self.disk.names = {}
+        for path, data in files.items():
+            inode = self.disk.names[path] = Inode()
+            inode.cache[:] = inode.durable[:] = data
+        self.disk.durable_names = dict(self.disk.names)
+        self.disk.changes.clear()
 
     def held(self, queue: LocalQueue) -> int:
         """Return how many bytes the queue's directory really holds."""

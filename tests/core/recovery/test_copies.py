@@ -46,12 +46,7 @@ class Busy:
 
 def started_on(lab: Lab, files: dict[str, bytes]) -> None:
     """Start the lab's server on these files."""
-    lab.disk.names = {}
-    for path, data in files.items():
-        inode = lab.disk.names[path] = Inode()
-        inode.cache[:] = inode.durable[:] = data
-    lab.disk.durable_names = dict(lab.disk.names)
-    lab.disk.changes.clear()
+    lab.load(files)
     lab.restart("kill")
 
 

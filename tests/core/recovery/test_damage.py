@@ -37,17 +37,11 @@ class Patient:
         self.end = queue.log.active.end
         self.good = bytes(self.lab.disk.names[self.path].cache)
         self.queue = queue
-        self._files = {path: bytes(inode.cache) for path, inode in self.lab.disk.names.items()}
+        self._files = self.lab.contents()
 
     def recovered(self, data: bytes) -> LocalQueue:
         """Return the queue as it is found with these bytes in its file, and all else as it was."""
-        disk = self.lab.disk
-        disk.names = {}
-        for path, contents in {**self._files, self.path: data}.items():
-            inode = disk.names[path] = Inode()
-            inode.cache[:] = inode.durable[:] = contents
-        disk.durable_names = dict(disk.names)
-        disk.changes.clear()
+        self.lab.load({**self._files, self.path: data})
         self.lab.restart("kill")
         queue = self.lab.again(self.queue)
         for found in self.lab.peek(queue):

@@ -53,12 +53,7 @@ class Patient:
         """Let the disk hold these files."""
         disk = self.lab.disk
         disk.dirs = {directory for directory in disk.dirs if not directory.startswith("redo")}
-        disk.names = {}
-        for path, contents in files.items():
-            inode = disk.names[path] = Inode()
-            inode.cache[:] = inode.durable[:] = contents
-        disk.durable_names = dict(disk.names)
-        disk.changes.clear()
+        self.lab.load(files)
 
     def found(self, redo: bytes) -> list[list[bytes]]:
         """Start on a directory with this redo file, and return what each queue holds."""

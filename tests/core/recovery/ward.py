@@ -50,17 +50,11 @@ class Ward:
         self.lab.answer(parts.commit)
         self.live.add(self.queue.state.next_seq - 1)
         self.lab.broker.disk.catch_up()
-        self.files = {path: bytes(inode.cache) for path, inode in self.lab.disk.names.items()}
+        self.files = self.lab.contents()
 
     def found(self, files: dict[str, bytes]) -> LocalQueue:
         """Return the queue as it is found in these files."""
-        disk = self.lab.disk
-        disk.names = {}
-        for path, contents in files.items():
-            inode = disk.names[path] = Inode()
-            inode.cache[:] = inode.durable[:] = contents
-        disk.durable_names = dict(disk.names)
-        disk.changes.clear()
+        self.lab.load(files)
         self.lab.restart("kill")
         return self.lab.again(self.queue)
 

@@ -41,21 +41,15 @@ class Copies:
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
-        self.files = {path: bytes(inode.cache) for path, inode in lab.disk.names.items()}
+        self.files = lab.contents()
         self._dirs = set(lab.disk.dirs)
         self._wall_ms = lab.host.wall_ms()
 
     def start(self, path: str, data: bytes | None) -> None:
         """Open a broker on the files, one of which has other contents, or is missing."""
         disk = self.lab.disk
-        disk.names = {}
-        disk.dirs = set(self._dirs)
-        for name, contents in {**self.files, path: data}.items():
-            if contents is not None:
-                inode = disk.names[name] = Inode()
-                inode.cache[:] = inode.durable[:] = contents
-        disk.durable_names, disk.durable_dirs = dict(disk.names), set(disk.dirs)
-        disk.changes.clear()
+        self.lab.load({name: held for name, held in {**self.files, path: data}.items() if held is not None})
+        disk.dirs, disk.durable_dirs = set(self._dirs), set(self._dirs)
         self.lab.start(self._wall_ms)  # as often as it may be, no time has passed
         self.lab.pass_time(5000)
 
