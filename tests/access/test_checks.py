@@ -11,7 +11,7 @@ import pytest
 
 from curbstone import __version__
 from tests.kit.contract import operations
-from tests.kit.guarded_server import GuardedServer, Line, guarded_server
+from tests.kit.guarded_server import GuardedServer, RawConnection, guarded_server
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads(ROOT.joinpath("pyproject.toml").read_text(encoding="utf-8"))
@@ -68,9 +68,9 @@ def test_responses_before_login_reveal_no_version_path_or_line(it: GuardedServer
     assert refused.status_code == 401
     reported = [str(refused.headers) + refused.text, it.call("", "GET", "/healthz").text]
     for frame in ("CONNECT\nlogin:ann\npasscode:hunter2\n\n\0", "CONNECT\nhunter2\n\n\0", "hunter2\n\n\0"):
-        with Line(it.server.stomp) as line:
+        with RawConnection(it.server.stomp) as line:
             line.send(frame)
-            reported.append(line.rest().decode())
+            reported.append(line.read_all().decode())
     reported += it.mqks("", "1 consume hunter2", "2 auth ann hunter2")
     for text in reported:
         assert (
@@ -105,17 +105,17 @@ def test_get_head_and_options_change_nothing(it: GuardedServer) -> None:
 def test_line_break_in_a_stomp_header_injects_no_header_in_any_version(it: GuardedServer) -> None:
     token = it.secrets["ann"]
     for version in ("1.0", "1.1", "1.2"):
-        with Line(it.server.stomp) as line:
+        with RawConnection(it.server.stomp) as line:
             line.send(f"CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:{token}\n\n\0")
             line.send("SEND\ndestination:/queue/a/breaks\nnote:one\\nreply-to:evil\n\nm\0DISCONNECT\nreceipt:r\n\n\0")
-            assert b"receipt-id:r" in line.rest()
-        with Line(it.server.stomp) as line:
+            assert b"receipt-id:r" in line.read_all()
+        with RawConnection(it.server.stomp) as line:
             accept = "" if version == "1.0" else f"accept-version:{version}\nhost:x\n"
             line.send(f"CONNECT\n{accept}login:ann\npasscode:{token}\n\n\0")
             line.send("SUBSCRIBE\nid:1\ndestination:/queue/a/breaks\nack:auto\n\n\0")
             got = b""
             while b"MESSAGE" not in got:
-                got = line.until(b"\0")
+                got = line.read_until(b"\0")
             assert b"note:one" in got and b"\nreply-to:" not in got, version
 
 

@@ -12,7 +12,7 @@ from curbstone.access.connections import STREAM, STREAMS_MAX
 from curbstone.access.errors import TooMany
 from curbstone.net.connection_limits import Admission, Bounds
 from tests.access.world import World
-from tests.kit.guarded_server import GuardedServer, Line, guarded_server
+from tests.kit.guarded_server import GuardedServer, RawConnection, guarded_server
 
 USERS = """
 [users.root]
@@ -92,8 +92,8 @@ def test_audit_records_address_and_protocol_of_a_refusal(it: GuardedServer) -> N
 
 
 def test_subscriptions_of_a_user_are_limited_and_ended_ones_do_not_count(it: GuardedServer) -> None:
-    def connected() -> Line:
-        line = Line(it.server.stomp)
+    def connected() -> RawConnection:
+        line = RawConnection(it.server.stomp)
         line.socket.settimeout(60)
         line.send(f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{it.secrets['root']}\n\n\0")
         return line
@@ -106,20 +106,20 @@ def test_subscriptions_of_a_user_are_limited_and_ended_ones_do_not_count(it: Gua
         for line in lines:
             line.send("".join(map(subscribing, range(1, 1001))))
         for line in lines:
-            line.until(b"receipt-id:got1000\n")
+            line.read_until(b"receipt-id:got1000\n")
         with connected() as late:
             late.send(subscribing(1))
-            assert b"this user has 10000 subscriptions" in late.rest()
-        with Line(it.server.mqks) as mqks:
+            assert b"this user has 10000 subscriptions" in late.read_all()
+        with RawConnection(it.server.mqks) as mqks:
             mqks.socket.settimeout(60)
             mqks.send(f"in auth {it.secrets['root']}\nc consume --confirm q e\n")
-            mqks.until(b"\nc error ")
+            mqks.read_until(b"\nc error ")
             lines[0].send("UNSUBSCRIBE\nid:7\nreceipt:less\n\n\0")
-            lines[0].until(b"receipt-id:less\n")
+            lines[0].read_until(b"receipt-id:less\n")
             mqks.send("d consume --confirm q e\n")
-            mqks.until(b"d ok")
+            mqks.read_until(b"d ok")
             lines[0].send(subscribing(7))
-            assert b"this user has 10000 subscriptions" in lines[0].rest()
+            assert b"this user has 10000 subscriptions" in lines[0].read_all()
             with connected() as late:
                 late.send(subscribing(1))
-                late.until(b"receipt-id:got1\n")
+                late.read_until(b"receipt-id:got1\n")

@@ -20,7 +20,7 @@ from websockets.typing import Subprotocol
 from curbstone.cli.main import _run
 from tests.access.world import hashed
 from tests.kit.contract import CONTRACT
-from tests.kit.guarded_server import GuardedServer, Line, guarded_server
+from tests.kit.guarded_server import GuardedServer, RawConnection, guarded_server
 
 USERS = f"""
 [users.root]
@@ -71,9 +71,9 @@ def test_every_protocol_distinguishes_wrong_from_throttled_logins(it: GuardedSer
     assert throttled.status_code == 429 and 1 <= int(throttled.headers["retry-after"]) <= 60
 
     def connecting(user: str) -> str:
-        with Line(it.server.stomp) as line:
+        with RawConnection(it.server.stomp) as line:
             line.send(f"CONNECT\naccept-version:1.2\nhost:x\nlogin:{user}\npasscode:wrong guess\n\n\0")
-            return line.rest().decode()
+            return line.read_all().decode()
 
     assert "\nx-error-code:429\nretry-after:" in connecting("guessed")
     wrong = connecting("guessed-of-stomp")
@@ -81,10 +81,10 @@ def test_every_protocol_distinguishes_wrong_from_throttled_logins(it: GuardedSer
     with pytest.raises(InvalidStatus) as refused, open_socket(it, basic("guessed", "wrong guess")):
         pass
     assert refused.value.response.status_code == 429 and refused.value.response.headers["retry-after"]
-    with Line(it.server.mqks) as line:
+    with RawConnection(it.server.mqks) as line:
         for number in range(4):  # more than the three failures that end a connection
             line.send(f"a{number} auth guessed wrong-guess\n")
-            assert re.fullmatch(rb"a\d error \w+ retry-after=\d+\n", line.until(b"\n"))
+            assert re.fullmatch(rb"a\d error \w+ retry-after=\d+\n", line.read_until(b"\n"))
 
 
 def open_socket(it: GuardedServer, authorization: str) -> Any:
@@ -207,17 +207,17 @@ def test_stomp_over_websocket_accepts_the_handshake_login_or_its_own(it: Guarded
 
 
 def test_frames_behind_a_hashing_login_run_after_it(it: GuardedServer) -> None:
-    with Line(it.server.stomp) as line:
+    with RawConnection(it.server.stomp) as line:
         line.send(
             "CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:open sesame\n\n\0"
             "SEND\ndestination:/queue/q\nreceipt:1\n\nm\0DISCONNECT\nreceipt:2\n\n\0"
         )
-        assert [frame.split("\n")[0] for frame in line.rest().decode().split("\0\n") if frame] == [
+        assert [frame.split("\n")[0] for frame in line.read_all().decode().split("\0\n") if frame] == [
             "CONNECTED", "RECEIPT", "RECEIPT",
         ]  # fmt: skip
-    with Line(it.server.mqks) as line:
+    with RawConnection(it.server.mqks) as line:
         line.send("a auth ann open-sesame\nb auth root all\nc auth x y\nd ping x\n")
-        answers = line.rest().decode().splitlines()
+        answers = line.read_all().decode().splitlines()
     assert [answer.split()[:2] for answer in answers] == [[name, "error"] for name in "abc"]  # and then it is closed
 
 
@@ -269,8 +269,8 @@ def test_revocation_ends_connections_of_every_protocol_and_requeues_their_messag
     host, port = it.server.http
     headers = {"authorization": f"Bearer {token}"}
     with (
-        Line(it.server.stomp) as stomp,
-        Line(it.server.mqks) as mqks,
+        RawConnection(it.server.stomp) as stomp,
+        RawConnection(it.server.mqks) as mqks,
         connect(
             f"ws://{host}:{port}{Q}/messages?ack&limit=5", subprotocols=[Subprotocol("consume")],
             additional_headers=headers, proxy=None,
@@ -279,9 +279,9 @@ def test_revocation_ends_connections_of_every_protocol_and_requeues_their_messag
     ):  # fmt: skip
         stomp.send(f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{token}\n\n\0")
         stomp.send("SUBSCRIBE\nid:0\nack:client\ndestination:/queue/q\nreceipt:s\n\n\0")
-        stomp.until(b"receipt-id:s")
+        stomp.read_until(b"receipt-id:s")
         mqks.send(f"a auth {token}\nc consume --confirm q --manual-ack\n")
-        mqks.until(b"c ok")
+        mqks.read_until(b"c ok")
         lines = events.iter_lines()
         assert next(lines).startswith("retry")
         while consumers(it) < 3:
@@ -292,8 +292,8 @@ def test_revocation_ends_connections_of_every_protocol_and_requeues_their_messag
         theirs = {each["protocol"]: each for each in shown if each["credential"] == made["id"]}
         assert set(theirs) == {"stomp", "mqks", "websocket", "sse"}
         assert it.call("root", "DELETE", f"/v2/tokens/{made['id']}").status_code == 204
-        assert b"the login was revoked" in stomp.rest()
-        assert b" error " in mqks.rest()
+        assert b"the login was revoked" in stomp.read_all()
+        assert b" error " in mqks.read_all()
         with pytest.raises(ConnectionClosed) as closed:
             while True:
                 socket.recv()
@@ -316,35 +316,35 @@ grants = ["receive topic:shop/*"]
 
 def test_topic_subscription_ends_with_the_right_on_its_project(tmp_path: Path) -> None:
     """The right was asked for on the new home, while the messages of the old one still came."""
-    with guarded_server(tmp_path, MOVER) as it, Line(it.server.stomp) as stomp:
+    with guarded_server(tmp_path, MOVER) as it, RawConnection(it.server.stomp) as stomp:
         stomp.send(f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{it.secrets['mover']}\n\n\0")
         stomp.send("SUBSCRIBE\nid:0\ndestination:/topic/news\nreceipt:s\n\n\0")
-        stomp.until(b"receipt-id:s")
+        stomp.read_until(b"receipt-id:s")
         it.users_file.write_text(
             MOVER.replace('home = "shop"', 'home = "web"').replace("receive topic:shop", "receive topic:web")
         )
         assert it.call("root", "POST", "/v2/reload").status_code == 204
-        assert b"no right to receive on topic shop/news" in stomp.rest()
+        assert b"no right to receive on topic shop/news" in stomp.read_all()
 
 
 def test_an_admin_ends_a_connection(it: GuardedServer) -> None:
-    with Line(it.server.stomp) as stomp:
+    with RawConnection(it.server.stomp) as stomp:
         stomp.send(f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{it.secrets['worker']}\n\n\0")
-        stomp.until(b"CONNECTED")
+        stomp.read_until(b"CONNECTED")
         [there] = [
             each for each in it.call("root", "GET", "/v2/connections").json()["connections"] if each["user"] == "worker"
         ]
         assert it.call("worker", "DELETE", f"/v2/connections/{there['id']}").status_code == 403
         assert it.call("root", "DELETE", f"/v2/connections/{there['id']}").status_code == 204
-        assert b"an administrator ended the connection" in stomp.rest()
+        assert b"an administrator ended the connection" in stomp.read_all()
     actions = [each["action"] for each in it.call("root", "GET", "/v2/audit").json()["audit"]]
     assert "end connection" in actions
 
 
 def test_reload_is_atomic_and_invisible_to_unaffected_users(it: GuardedServer) -> None:
-    with Line(it.server.stomp) as stomp:
+    with RawConnection(it.server.stomp) as stomp:
         stomp.send(f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{it.secrets['ann']}\n\n\0")
-        stomp.until(b"CONNECTED")
+        stomp.read_until(b"CONNECTED")
         it.users_file.write_text(USERS + "\n[users.x]\ngrants = ['sned a/b']\n", encoding="utf-8")
         refused = it.call("root", "POST", "/v2/reload")
         assert refused.status_code == 503 and "user 'x'" in refused.json()["detail"]
@@ -354,7 +354,7 @@ def test_reload_is_atomic_and_invisible_to_unaffected_users(it: GuardedServer) -
         while it.call("worker", "DELETE", f"{Q}/messages").status_code != 403:
             assert time.monotonic() < deadline
         stomp.send("SEND\ndestination:/queue/q\nreceipt:still-here\n\nm\0")
-        stomp.until(b"still-here")
+        stomp.read_until(b"still-here")
     it.users_file.write_text(USERS, encoding="utf-8")
     assert it.call("root", "POST", "/v2/reload").status_code == 204
     assert it.call("worker", "POST", "/v2/reload").status_code == 403

@@ -18,7 +18,7 @@ from curbstone.spark.client import Client as SparkClient
 from curbstone.spark.options import read_options
 from curbstone_client.sync import Client
 from tests.kit.commands import curbstone
-from tests.kit.guarded_server import GuardedServer, Line, guarded_server
+from tests.kit.guarded_server import GuardedServer, RawConnection, guarded_server
 
 TINY = "{ bytes = 100 }"
 """One message of `LARGE` is a debt of an hour: it is not paid while a test runs."""
@@ -71,8 +71,8 @@ def stored(it: GuardedServer, queue: str = "q") -> int:
     return count
 
 
-def stomp(it: GuardedServer, more: str = "") -> Line:
-    line = Line(it.server.stomp)
+def stomp(it: GuardedServer, more: str = "") -> RawConnection:
+    line = RawConnection(it.server.stomp)
     line.socket.settimeout(60)
     line.send(f"CONNECT\naccept-version:1.2\nhost:x\nheart-beat:0,100\npasscode:{it.secrets['ann']}\n\n\0{more}")
     return line
@@ -98,18 +98,18 @@ def websocket(it: GuardedServer, path: str, protocol: str) -> ClientConnection:
 def test_throttled_stomp_is_not_read_but_still_written_until_a_reload(it: GuardedServer) -> None:
     with stomp(it) as line:
         line.send("SUBSCRIBE\nid:1\nack:auto\ndestination:/queue/other\nreceipt:sub\n\n\0")
-        line.until(b"receipt-id:sub")
+        line.read_until(b"receipt-id:sub")
         line.send(sent(LARGE, "large"))
-        line.until(b"receipt-id:large")
+        line.read_until(b"receipt-id:large")
         line.send(sent("small", "small") + "BEGIN\ntransaction:t\n\n\0")
         held_back(it, "stomp")
         line.send("SEND\ndestination:/queue/q\ntransaction:t\n\nin it\0COMMIT\ntransaction:t\nreceipt:all\n\n\0")
         assert it.call("bob", "POST", "/v2/shop/queues/other/messages", content="to you").status_code == 201
-        read = line.until(b"to you") + line.until(b"\n")
+        read = line.read_until(b"to you") + line.read_until(b"\n")
         assert b"small" not in read
         assert stored(it) == 1
         change(it, "")
-        read = line.until(b"receipt-id:all")
+        read = line.read_until(b"receipt-id:all")
         assert read.index(b"receipt-id:small") < read.index(b"receipt-id:all") and b"ERROR" not in read
     assert stored(it) == 3
 
@@ -117,22 +117,22 @@ def test_throttled_stomp_is_not_read_but_still_written_until_a_reload(it: Guarde
 def test_throttling_applies_right_after_login_and_not_to_consumers(it: GuardedServer) -> None:
     owe(it)
     with stomp(it, sent("first", "first")) as line, stomp(it) as consumer:
-        assert b"CONNECTED" in line.until(b"\0")
+        assert b"CONNECTED" in line.read_until(b"\0")
         held_back(it, "stomp")
         consumer.send("SUBSCRIBE\nid:1\nack:client-individual\ndestination:/queue/q\n\n\0")
-        read = consumer.until(b"xx\0")
+        read = consumer.read_until(b"xx\0")
         ack = next(text for text in read.decode().split("\n") if text.startswith("ack:"))
         consumer.send(f"ACK\nid:{ack[4:]}\nreceipt:acked\n\n\0")
-        consumer.until(b"receipt-id:acked")
+        consumer.read_until(b"receipt-id:acked")
         change(it, "")
-        line.until(b"receipt-id:first")
+        line.read_until(b"receipt-id:first")
 
 
 def test_throttled_messages_of_a_half_closed_client_are_stored(it: GuardedServer) -> None:
     import socket
 
     owe(it)
-    with stomp(it, sent("last", "last")) as line, Line(it.server.mqks) as mqks:
+    with stomp(it, sent("last", "last")) as line, RawConnection(it.server.mqks) as mqks:
         mqks.socket.settimeout(60)
         mqks.send(f"in auth {it.secrets['ann']}\nq consume --confirm q e\n1 publish --confirm e last\n")
         held_back(it, "stomp")
@@ -140,22 +140,22 @@ def test_throttled_messages_of_a_half_closed_client_are_stored(it: GuardedServer
         line.socket.shutdown(socket.SHUT_WR)
         mqks.socket.shutdown(socket.SHUT_WR)
         change(it, "")
-        assert b"receipt-id:last" in line.rest()
-        assert b"\n1 ok" in mqks.rest()
+        assert b"receipt-id:last" in line.read_all()
+        assert b"\n1 ok" in mqks.read_all()
 
 
 def test_mqks_keeps_the_order_of_lines_behind_a_throttled_publish(it: GuardedServer) -> None:
-    with Line(it.server.mqks) as line:
+    with RawConnection(it.server.mqks) as line:
         line.socket.settimeout(60)
         line.send(f"in auth {it.secrets['ann']}\nq consume --confirm other e\n1 publish --confirm e {LARGE}\n")
-        line.until(b"1 ok")
+        line.read_until(b"1 ok")
         line.send("2 ping before\n3 publish --confirm e small\n4 ping behind\n")
-        read = line.until(b"2 ok")
+        read = line.read_until(b"2 ok")
         held_back(it, "mqks")
         assert b"3 ok" not in read and b"4 ok" not in read
         change(it, "")
-        read = line.until(b"3 ok")
-        assert b"4 ok" in read or line.until(b"4 ok")
+        read = line.read_until(b"3 ok")
+        assert b"4 ok" in read or line.read_until(b"4 ok")
 
 
 def test_websocket_confirms_throttled_messages_once_stored(it: GuardedServer) -> None:

@@ -16,7 +16,7 @@ from websockets.typing import Subprotocol
 
 from curbstone_client import link
 from tests.client.shells import SHELLS
-from tests.kit.guarded_server import GuardedServer, Line, guarded_server
+from tests.kit.guarded_server import GuardedServer, RawConnection, guarded_server
 
 USERS = """
 [users.root]
@@ -64,47 +64,47 @@ def send(receipt: str) -> str:
 
 def test_stomp_accepts_a_new_token_in_a_send(it: GuardedServer) -> None:
     first, second = a_token(it), a_token(it, seconds=7200)
-    with Line(it.server.stomp) as line:
+    with RawConnection(it.server.stomp) as line:
         line.send(hello(first))
-        said = line.until(b"\0")
+        said = line.read_until(b"\0")
         assert re.search(rb"\nexpires:\d{13}\nx-expires-in:3[56]\d{5}\n", said)
         line.send(renewal(second))
-        reported = line.until(b"\0").strip()
+        reported = line.read_until(b"\0").strip()
         assert re.fullmatch(rb"RECEIPT\nreceipt-id:new\nexpires:\d{13}\nx-expires-in:7[12]\d{5}\n\n\0", reported)
         revoke(it, first)
         line.send(send("later"))
-        assert b"receipt-id:later" in line.until(b"\0")
+        assert b"receipt-id:later" in line.read_until(b"\0")
         revoke(it, second)
-        rest = line.rest()
+        rest = line.read_all()
         assert b"the login was revoked" in rest and second.encode() not in rest
 
 
 def test_stomp_refuses_renewal_by_another_user(
     it: GuardedServer,
 ) -> None:
-    with Line(it.server.stomp) as line:
+    with RawConnection(it.server.stomp) as line:
         line.send(hello(it.secrets["ann"], "x-features:refusals\n"))
-        line.until(b"\0")
+        line.read_until(b"\0")
         for token, code in ((it.secrets["bob"], 403), ("cbs_0123456789_nonsense", 401)):
             line.send(renewal(token))
-            assert f"x-error-code:{code}\n".encode() in line.until(b"\0")
+            assert f"x-error-code:{code}\n".encode() in line.read_until(b"\0")
         line.send(send("later"))
-        assert b"receipt-id:later" in line.until(b"\0")
+        assert b"receipt-id:later" in line.read_until(b"\0")
         line.send("BEGIN\ntransaction:t\n\n\0SEND\ndestination:/session/token\ntransaction:t\n\nx\0")
-        assert b"a login can't be part of a transaction" in line.rest()
-    with Line(it.server.stomp) as line:
+        assert b"a login can't be part of a transaction" in line.read_all()
+    with RawConnection(it.server.stomp) as line:
         line.send(hello(it.secrets["ann"]) + renewal(it.secrets["bob"]))
-        assert b"ERROR\nmessage:the connection belongs to another user" in line.rest()
+        assert b"ERROR\nmessage:the connection belongs to another user" in line.read_all()
 
 
 def test_narrower_rights_apply_immediately(it: GuardedServer) -> None:
     narrow = a_token(it, grants=["send shop/*"])
-    with Line(it.server.stomp) as line:
+    with RawConnection(it.server.stomp) as line:
         line.send(hello(it.secrets["ann"]) + "SUBSCRIBE\nid:1\ndestination:/queue/narrow\nack:client\nreceipt:s\n\n\0")
-        while b"receipt-id:s" not in line.until(b"\0"):
+        while b"receipt-id:s" not in line.read_until(b"\0"):
             pass
         line.send(renewal(narrow))
-        assert b"no right to receive on queue shop/narrow" in line.rest()
+        assert b"no right to receive on queue shop/narrow" in line.read_all()
 
 
 def socket(it: GuardedServer, protocol: str, path: str, token: str) -> ClientConnection:
@@ -155,15 +155,15 @@ def next_json(ws: ClientConnection) -> dict[str, Any]:
 
 def test_mqks_accepts_a_new_token_of_the_same_user_only(it: GuardedServer) -> None:
     first = a_token(it)
-    with Line(it.server.mqks) as line:
+    with RawConnection(it.server.mqks) as line:
         line.send(f"1 auth {first}\n2 auth {it.secrets['ann']}\n3 auth {it.secrets['bob']}\n")
         data = b""
         while data.count(b"\n") < 3:
-            data += line.until(b"\n")
+            data += line.read_until(b"\n")
         assert [each.split()[1] for each in data.splitlines()] == [b"ok", b"ok", b"error"]
         revoke(it, first)
         line.send("4 ping x\n")
-        assert line.until(b"\n").startswith(b"4 ok")
+        assert line.read_until(b"\n").startswith(b"4 ok")
 
 
 @pytest.mark.parametrize("way", ["http", "stomp"])

@@ -38,7 +38,7 @@ class Line:
     def send(self, data: bytes) -> None:
         self._writer.write(data)
 
-    async def until(self, *wanted: bytes) -> bytes:
+    async def read_until(self, *wanted: bytes) -> bytes:
         """Return what comes up to and with all of these, in any order."""
         came = b""
         while not all(each in came for each in wanted):
@@ -61,17 +61,17 @@ class Stomp:
     async def begin(cls, addresses: Addresses, token: str) -> Stomp:
         line = await Line.to(addresses["stomp"])
         line.send(f"CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:{token}\n\n\0".encode())
-        await line.until(b"CONNECTED", b"\0")
+        await line.read_until(b"CONNECTED", b"\0")
         line.send(b"SUBSCRIBE\nid:0\ndestination:/queue/way\nack:client-individual\nreceipt:on\n\n\0")
-        await line.until(b"receipt-id:on", b"\0")
+        await line.read_until(b"receipt-id:on", b"\0")
         return cls(line)
 
     async def once(self) -> None:
         self._line.send(b"SEND\ndestination:/queue/way\nreceipt:sent\n\nthe body\0")
-        came = await self._line.until(b"receipt-id:sent\n", b"the body\0")
+        came = await self._line.read_until(b"receipt-id:sent\n", b"the body\0")
         ack = came.partition(b"\nack:")[2].partition(b"\n")[0]
         self._line.send(b"ACK\nid:%b\nreceipt:settled\n\n\0" % ack)
-        await self._line.until(b"receipt-id:settled\n")
+        await self._line.read_until(b"receipt-id:settled\n")
 
     async def close(self) -> None:
         await self._line.close()
@@ -91,9 +91,9 @@ class Http:
 
     async def once(self) -> None:
         self._line.send(("POST" + self._head.format(8)).encode() + b"the body")
-        await self._line.until(b" 201 ", b"\r\n\r\n")
+        await self._line.read_until(b" 201 ", b"\r\n\r\n")
         self._line.send(("DELETE" + self._head.format(0)).encode())
-        await self._line.until(b" 200 ", b"the body")
+        await self._line.read_until(b" 200 ", b"the body")
 
     async def close(self) -> None:
         await self._line.close()
@@ -114,17 +114,19 @@ class WebSockets:
             fields = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
             fields += f"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: {protocol}"
             line.send(("GET" + head_of(fields, token, MESSAGES + query)).encode())
-            await line.until(b" 101 ", b"\r\n\r\n")
+            await line.read_until(b" 101 ", b"\r\n\r\n")
             lines.append(line)
         return cls(lines)
 
     async def once(self) -> None:
         producer, consumer = self._lines
         producer.send(frame(b'{"message":"the body"}'))
-        came, _ = await asyncio.gather(consumer.until(b"the body", b"ackId", b"}"), producer.until(b"\x81\x00"))
+        came, _ = await asyncio.gather(
+            consumer.read_until(b"the body", b"ackId", b"}"), producer.read_until(b"\x81\x00")
+        )
         ack = came.partition(b'"ackId":"')[2].partition(b'"')[0]
         consumer.send(frame(b'{"ackId":"%b"}' % ack))
-        await consumer.until(b"settled")
+        await consumer.read_until(b"settled")
 
     async def close(self) -> None:
         for line in self._lines:
@@ -138,7 +140,7 @@ async def make_queue(addresses: Addresses, token: str) -> None:
     """Make it: HTTP and its sockets take no message for one that is not there."""
     line = await Line.to(addresses["http"])
     line.send(("PUT" + head_of("Content-Length: 0", token, MESSAGES.removesuffix("/messages"))).encode())
-    await line.until(b" 201 ", b"\r\n\r\n")
+    await line.read_until(b" 201 ", b"\r\n\r\n")
     await line.close()
 
 

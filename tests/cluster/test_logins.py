@@ -11,7 +11,7 @@ import pytest
 
 from tests.access.world import hashed
 from tests.cluster.gateway import GatewayProcess
-from tests.kit.guarded_server import Line
+from tests.kit.guarded_server import RawConnection
 
 PATIENCE_S = 60
 QUEUE = "/v2/shop/queues/logins"
@@ -54,10 +54,10 @@ def test_message_published_at_one_gateway_is_consumed_at_another(guarded: list[G
     assert call(one, ANN, "POST", f"{QUEUE}/messages", content=b"hello").status_code == 201
     taken = call(two, BOB, "DELETE", f"{QUEUE}/messages")
     assert (taken.status_code, taken.content) == (200, b"hello")
-    with Line(two.stomp) as line:
+    with RawConnection(two.stomp) as line:
         line.send("CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:open sesame\n\n\0")
         line.send("SEND\ndestination:/queue/logins\nreceipt:r\n\na\0")
-        line.until(b"RECEIPT\nreceipt-id:r")
+        line.read_until(b"RECEIPT\nreceipt-id:r")
     assert call(one, BOB, "DELETE", f"{QUEUE}/messages").content == b"a"
 
 

@@ -124,7 +124,7 @@ def test_pending_journal_transactions_are_counted_and_reported(lab: Lab, tmp_pat
     assert "adds 2 messages and settles 0" in queues["default/b"]["notes"][0]
     assert "adds 0 messages and settles 1" in queues["default/a"]["notes"][0]
     lab.restart("kill")
-    assert [len(lab.bodies(lab.again(queue))) for queue in (first, second)] == [1, 2], "as a start has it"
+    assert [len(lab.bodies(lab.reopened(queue))) for queue in (first, second)] == [1, 2], "as a start has it"
 
 
 def test_applied_journal_is_not_pending(lab: Lab, tmp_path: Path) -> None:

@@ -105,8 +105,8 @@ def test_fault_ends_only_its_queue_and_answers_all_callers(
     assert lab.publish(other, "later")
     lab.restart("shutdown")
     assert lab.broker.health().ok
-    assert {b"second"} <= set(lab.bodies(lab.again(queue))) <= {b"first", b"second", b"m"}
-    assert lab.publish(lab.again(queue), "continues")
+    assert {b"second"} <= set(lab.bodies(lab.reopened(queue))) <= {b"first", b"second", b"m"}
+    assert lab.publish(lab.reopened(queue), "continues")
 
 
 def test_fault_in_a_timer_ends_only_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_transaction_with_a_broken_part_is_whole_after_a_restart(monkeypatch: py
         lab.settle()
     assert len(answers) == 1 and queue.state.broken
     lab.restart("kill")
-    assert b"part" in lab.bodies(lab.again(queue)) and b"part" in lab.bodies(lab.again(other))
+    assert b"part" in lab.bodies(lab.reopened(queue)) and b"part" in lab.bodies(lab.reopened(other))
 
 
 @pytest.mark.source
@@ -156,7 +156,7 @@ def test_broken_queue_can_be_deleted_and_recreated(monkeypatch: pytest.MonkeyPat
     assert gone is True and lab.broker.health().ok
     assert lab.publish(lab.queue("q"), "new")
     lab.restart("power")
-    assert lab.bodies(lab.again(queue)) == [b"new"]
+    assert lab.bodies(lab.reopened(queue)) == [b"new"]
 
 
 @pytest.mark.source

@@ -28,7 +28,7 @@ class Desk:
         self.lab.publish(queue, *numbered(20, 100))
         self.info = self.lab.answer(lambda done: queue.reading.declare("old", 0, None, done))
         self.lab.restart()
-        self.queue: LocalQueue = self.lab.again(queue)
+        self.queue: LocalQueue = self.lab.reopened(queue)
         self.peer = Peer(self.lab, self.queue, window=5)
         self.held = self.peer.seqs
         self.lease = self.lab.lease(self.queue, 2)

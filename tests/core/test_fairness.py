@@ -78,7 +78,7 @@ def test_shutdown_waits_for_a_fan_out(lab: Lab) -> None:
     lab.broker.publish_event("order", batch(0), lambda error, _first, _count: answers.append(error))
     lab.restart()
     assert answers == [None]
-    assert [lab.bodies(lab.again(queue)) for queue in queues] == expected(EACH)
+    assert [lab.bodies(lab.reopened(queue)) for queue in queues] == expected(EACH)
 
 
 def test_queue_deleted_during_a_fan_out_is_skipped(lab: Lab) -> None:

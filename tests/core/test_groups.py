@@ -56,7 +56,7 @@ def test_later_declared_group_sees_only_later_messages(lab: Lab, queue: LocalQue
     lab.queue(groups=["a"])
     lab.publish(queue, "after")
     lab.restart()
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert lab.pop_all(queue, "a") == [b"after"]
     assert lab.pop_all(queue) == [b"before", b"after"]
 
@@ -69,7 +69,7 @@ def test_undeclared_group_does_not_retain_messages(lab: Lab) -> None:
     lab.queue(groups=[])
     assert lab.bodies(queue) == []
     lab.restart()
-    assert lab.bodies(lab.again(queue)) == []
+    assert lab.bodies(lab.reopened(queue)) == []
 
 
 @HOWS
@@ -83,7 +83,7 @@ def test_settles_per_group_survive_a_restart(lab: Lab, how: str) -> None:
     peer.ack(2, 3)
     peer.nack(4)
     lab.restart(how)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     unnamed, a, b = (Peer(lab, queue, group=group) for group in ("", "a", "b"))
     assert (unnamed.seqs, a.seqs, b.seqs) == ([2, 4, 5, 6], [1, 4, 5, 6], [7])
     assert a.tries == [1, 1, 1, 1]
@@ -114,7 +114,7 @@ def test_group_state_survives_the_cleaner(lab: Lab, how: str) -> None:
     assert make_the_cleaner_work(lab) > 3
     for _ in range(2):
         lab.restart(how)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
     assert queue.counts("a")[:3] == (3, 0, 1)
     first, second = Peer(lab, queue), Peer(lab, queue, group="a")
     assert (first.seqs, second.seqs) == ([1, 3, 4, 5], [1, 2, 5])
@@ -130,7 +130,7 @@ def test_named_group_redelivers_held_messages_after_the_cleaner(lab: Lab) -> Non
     lab.pass_time(200)
     make_the_cleaner_work(lab)
     lab.restart()
-    assert Peer(lab, lab.again(queue), group="a").tries == [1, 1, 1]
+    assert Peer(lab, lab.reopened(queue), group="a").tries == [1, 1, 1]
 
 
 def test_unnamed_group_redelivers_held_messages_after_the_cleaner(lab: Lab) -> None:
@@ -139,7 +139,7 @@ def test_unnamed_group_redelivers_held_messages_after_the_cleaner(lab: Lab) -> N
     Peer(lab, queue)
     make_the_cleaner_work(lab)
     lab.restart()
-    assert Peer(lab, lab.again(queue)).tries == [1, 1, 1]
+    assert Peer(lab, lab.reopened(queue)).tries == [1, 1, 1]
 
 
 def test_dead_letter_of_one_group_does_not_affect_others(lab: Lab) -> None:
@@ -163,6 +163,6 @@ def test_a_batch_may_name_different_groups(lab: Lab, queue: LocalQueue) -> None:
     messages = [message(b"%d" % number, groups=("a",) * (number % 2)) for number in range(6)]
     lab.publish_messages(queue, messages)
     lab.restart()
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert lab.pop_all(queue, "a") == [b"1", b"3", b"5"]
     assert lab.pop_all(queue) == [b"0", b"2", b"4"]

@@ -367,7 +367,7 @@ class History:
         self.model.restart()
         self.lab.restart(how, after_ms=RESTART_MS)
         self.model.time(self.lab.host.now_ms())
-        self.queue, self.dead = self.lab.again(self.queue), self.lab.again(self.dead)
+        self.queue, self.dead = self.lab.reopened(self.queue), self.lab.reopened(self.dead)
         assert not self.queue.damaged
         self.check_tries()
 

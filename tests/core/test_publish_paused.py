@@ -26,7 +26,7 @@ def test_publish_paused_queue_delivers_and_refuses_publishes_over_a_restart(lab:
         with pytest.raises(PublishPaused, match="publish_paused"):
             lab.publish(queue, "2")
         lab.restart("power")
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
     assert lab.pop_all(queue) == [b"1"]
     lab.publish(paused(lab, on=False), "3")
     assert lab.bodies(queue) == [b"3"]

@@ -109,7 +109,7 @@ def test_a_nack_and_a_reject_are_with_the_commit_or_not_at_all_after_a_power_cut
         pass
     lab.disk.crash_in = -1
     lab.restart("power")
-    queue, other, dead = map(lab.again, (queue, other, dead))
+    queue, other, dead = map(lab.reopened, (queue, other, dead))
     came = b"new" in lab.bodies(queue) + lab.bodies(other)
     assert came or not confirmed
     states = {found.message.seq: (found.state, found.tries) for found in lab.peek(queue)}
@@ -292,7 +292,7 @@ def test_a_power_cut_at_any_call_of_the_disk_leaves_all_or_nothing(crash_in: int
         assert not confirmed
     lab.disk.crash_in = -1
     lab.restart("power")
-    found = lab.bodies(lab.again(first)), lab.bodies(lab.again(second))
+    found = lab.bodies(lab.reopened(first)), lab.bodies(lab.reopened(second))
     nothing: tuple[list[bytes], list[bytes]]
     nothing, everything = ([b"held"], []), ([b"m", b"n"], [b"m", b"n"])
     assert found == everything if confirmed else found in (nothing, everything)
@@ -338,7 +338,7 @@ def test_unwritable_journal_refuses_transactions(lab: Lab) -> None:
     again.publish(second, message("n"))
     assert commit(lab, again) is None
     lab.restart("power")
-    assert lab.bodies(lab.again(first)) == [] and lab.bodies(lab.again(second)) == [b"n"]
+    assert lab.bodies(lab.reopened(first)) == [] and lab.bodies(lab.reopened(second)) == [b"n"]
 
 
 def test_transactions_of_one_turn_are_all_committed(lab: Lab) -> None:
@@ -368,8 +368,8 @@ def test_publish_after_a_commit_follows_it_in_every_queue(lab: Lab, how: str) ->
     lab.settle()
     assert answers.count(None) == 1 and len(answers) == 3
     lab.restart(how)
-    assert lab.bodies(lab.again(first)) == [b"before", b"in it", b"after"]
-    assert lab.bodies(lab.again(second)) == [b"in it", b"after"]
+    assert lab.bodies(lab.reopened(first)) == [b"before", b"in it", b"after"]
+    assert lab.bodies(lab.reopened(second)) == [b"in it", b"after"]
 
 
 def test_transactions_over_the_same_full_queues_are_all_answered(lab: Lab) -> None:
@@ -421,7 +421,7 @@ def test_transactions_of_one_queue_share_a_commit(lab: Lab, queue: LocalQueue) -
     lab.settle()
     assert answers == [None] * 120 and queue.stats.commits - before <= 3
     lab.restart("kill")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     waiting = [found for found in lab.peek(queue) if found.state == "delayed"]
     assert [(found.message.seq, found.tries) for found in waiting] == [(seq, 1) for seq in range(3, 61, 3)]
     expected = [b"%s %d" % (kind, seq) for seq in range(1, 61) for kind in (b"after", b"alone")]
@@ -446,7 +446,7 @@ def test_atomic_writes_that_share_a_commit_fail_together_and_leave_nothing(lab: 
     lab.pass_time(5000)
     lab.publish(queue, "after")  # until a new segment says where the old one ends, a crash may bring them back
     lab.restart("power")
-    assert lab.bodies(lab.again(queue)) == [*numbered(10), b"after"]
+    assert lab.bodies(lab.reopened(queue)) == [*numbered(10), b"after"]
 
 
 def test_a_publish_that_is_repeated_in_the_same_turn_is_stored_once(lab: Lab, queue: LocalQueue) -> None:

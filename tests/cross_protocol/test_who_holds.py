@@ -13,7 +13,7 @@ import pytest
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from tests.kit.guarded_server import GuardedServer, Line, guarded_server
+from tests.kit.guarded_server import GuardedServer, RawConnection, guarded_server
 
 WAIT_S = 60
 USERS = """
@@ -73,7 +73,7 @@ class Stomp:
     """A STOMP client of a user, subscribed with the id s-1."""
 
     def __init__(self, world: GuardedServer, user: str, queue: str, more: str = "") -> None:
-        self.line = Line(world.server.stomp)
+        self.line = RawConnection(world.server.stomp)
         login = f"login:{user}\npasscode:{world.secrets[user]}\n" if user else ""
         self.line.send(f"CONNECT\naccept-version:1.2\nhost:x\nclient-id:billing\n{login}\n\0")
         self.line.send(f"SUBSCRIBE\nid:s-1\ndestination:/queue/{queue}\nack:client-individual\n{more}receipt:r\n\n\0")
@@ -107,7 +107,7 @@ def test_holder_info_names_the_client_on_each_protocol(world: GuardedServer) -> 
         several.send(json.dumps({"subscribe": "every", "ack": True, "limit": 1, "encoding": "utf8"}))
         while "message" not in several.recv(WAIT_S):
             pass
-        mqks = stack.enter_context(Line(world.server.mqks))
+        mqks = stack.enter_context(RawConnection(world.server.mqks))
         mqks.send(f"login auth {world.secrets['ada']}\nworker-7 consume every --manual-ack --window=1\n")
         heard = b""
         while b"worker-7 ok" not in heard:

@@ -19,7 +19,7 @@ import pytest
 from curbstone_client.sync import Client
 from tests.interop import control
 from tests.interop.control import Control
-from tests.kit.browser import opened
+from tests.kit.browser import open_page
 from tests.kit.server import ServerProcess, clean_environment
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -130,9 +130,9 @@ def test_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         Control(lambda: None) as pages,
         ServerProcess(tmp_path / "data", f"--cors-origin={pages.origin}") as server,
-        opened(f"{pages.origin}/live.html?url={quote(server.url, safe='')}") as page,
+        open_page(f"{pages.origin}/live.html?url={quote(server.url, safe='')}") as page,
     ):
         # Until the subscription is there nothing comes, so the button is pressed until something does.
         press = "document.querySelector('button').click() ?? document.querySelector('li')?.textContent"
-        assert re.search(r": 12$", page.until(press))
+        assert re.search(r": 12$", page.wait_for(press))
         assert not page.problems

@@ -17,7 +17,7 @@ from websockets.frames import Frame, Opcode
 from tests.faults.test_slow_peers import narrow
 from tests.faults.witness import memory_bytes
 from tests.kit.authority import Authority
-from tests.kit.guarded_server import GuardedServer, Line, guarded_server
+from tests.kit.guarded_server import GuardedServer, RawConnection, guarded_server
 from tests.kit.server import ServerProcess
 from tests.kit.until import until
 
@@ -89,7 +89,7 @@ def test_unread_responses_are_bounded_and_other_users_continue(it: GuardedServer
         peers = deaf(it, stack)
         until(lambda: figures(it)["bytes"] > SHARE // 2, "nothing is held")
         refused = head(it, "eve", f"GET {Q}")
-        late = stack.enter_context(Line(it.server.http))
+        late = stack.enter_context(RawConnection(it.server.http))
         late.socket.sendall(refused)
         for _ in range(5):  # a page for ann, who is another user, while eve's wait
             page = it.call("ann", "GET", f"{Q}/browse?max_bytes=4000000")
@@ -202,10 +202,10 @@ def test_open_transactions_count_as_unfinished(it: GuardedServer) -> None:
     """Each connection may have 16 MiB in open transactions, without a deadline."""
     send = f"SEND\ndestination:/queue/shop/q\ntransaction:t\ncontent-length:1000000\n\n{'x' * 1_000_000}\0"
     with ExitStack() as stack:
-        lines = [stack.enter_context(Line(it.server.stomp)) for _ in range(8)]
+        lines = [stack.enter_context(RawConnection(it.server.stomp)) for _ in range(8)]
         for line in lines:
             line.send(f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{it.secrets['eve']}\n\n\0")
-            line.until(b"\0")
+            line.read_until(b"\0")
             line.send("BEGIN\ntransaction:t\n\n\0")
             line.socket.setblocking(False)
         left = {line.socket: 3 * send.encode() for line in lines}
@@ -222,11 +222,11 @@ def test_open_transactions_count_as_unfinished(it: GuardedServer) -> None:
 def test_user_that_does_not_read_gets_no_deliveries(it: GuardedServer) -> None:
     assert it.call("root", "PUT", "/v2/shop/queues/live").status_code == 201
 
-    def consumer(user: str) -> Line:
-        line = stack.enter_context(Line(it.server.stomp))
+    def consumer(user: str) -> RawConnection:
+        line = stack.enter_context(RawConnection(it.server.stomp))
         line.send(f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{it.secrets[user]}\n\n\0")
         line.send("SUBSCRIBE\nid:1\ndestination:/queue/shop/live\nreceipt:on\n\n\0")
-        line.until(b"receipt-id:on")
+        line.read_until(b"receipt-id:on")
         return line
 
     with ExitStack() as stack:
@@ -241,12 +241,12 @@ def test_user_that_does_not_read_gets_no_deliveries(it: GuardedServer) -> None:
             for number in range(4):
                 body = f"for ann {number}".encode()
                 assert it.call("ann", "POST", "/v2/shop/queues/live/messages", content=body).status_code == 201
-                assert body in ann.until(body)
+                assert body in ann.read_until(body)
             ann.send("DISCONNECT\n\n\0")
-            ann.rest()
+            ann.read_all()
             assert it.call("eve", "POST", "/v2/shop/queues/live/messages", content=b"for eve").status_code == 201
             assert it.call("root", "GET", "/v2/shop/queues/live").json()["rdy"] == 1
-        assert b"for eve" in eve.until(b"for eve")
+        assert b"for eve" in eve.read_until(b"for eve")
 
 
 @pytest.mark.parametrize("port", ["stomp", "mqks"])

@@ -18,7 +18,7 @@ from websockets.typing import Subprotocol
 
 from tests.faults.many_batches import AT_ONCE, batches
 from tests.faults.test_many_queues import LARGE
-from tests.kit.guarded_server import GuardedServer, Line
+from tests.kit.guarded_server import GuardedServer, RawConnection
 from tests.kit.until import until
 
 JUNK = orjson.dumps({"queues": [1] * 249_000, "x": "y" * 7_000_000})
@@ -229,13 +229,13 @@ def backup(world: World, queue: str) -> None:
 
 def followed(world: World, queue: str) -> None:
     """Two get a copy of everything, which is all there and is not read; then a busy queue."""
-    lines = [Line(world.guarded.server.http) for _ in range(2)]
+    lines = [RawConnection(world.guarded.server.http) for _ in range(2)]
     for line in lines:
         line.send(
             "POST /v2/standby/stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n"
             f"Authorization: Bearer {world.guarded.secrets['admin']}\r\n\r\n"
         )
-        line.until(b"200 OK")
+        line.read_until(b"200 OK")
     send("POST", f"{queue}/messages/batch", MESSAGES)(world, queue)
     for line in lines:
         line.socket.close()
@@ -293,16 +293,16 @@ def login_line(world: World) -> str:
 
 def masks(world: World, queue: str) -> None:
     """1,000 subscriptions that keep every word possible, a publish to all of them, and the end of the connection."""
-    with Line(world.guarded.server.stomp) as line:
+    with RawConnection(world.guarded.server.stomp) as line:
         line.send(f"CONNECT\naccept-version:1.2\nhost:x\n{login_line(world)}\n\0")
-        line.until(b"CONNECTED")
+        line.read_until(b"CONNECTED")
         words = [f"#.{number:010b}.".replace("0", "a.").replace("1", "*.") + "a." * 80 for number in range(1000)]
         frames = [f"SUBSCRIBE\nid:{n}\ndestination:/topic/{words[n]}a\n\n\0" for n in range(1000)]
         line.send("".join(frames) + "SEND\ndestination:/topic/x\nreceipt:r\n\n\0")
-        line.until(b"receipt-id:r")
+        line.read_until(b"receipt-id:r")
         for name in ("a." * 98 + "a", "a." * 98 + "b"):
             line.send(f"SEND\ndestination:/topic/{name}\nreceipt:s{name[-1]}\n\nx\0")
-            line.until(f"receipt-id:s{name[-1]}".encode())
+            line.read_until(f"receipt-id:s{name[-1]}".encode())
 
 
 def stomp_frames(world: World, queue: str) -> None:
@@ -311,10 +311,10 @@ def stomp_frames(world: World, queue: str) -> None:
     headers = "".join([f"h{number}:{'x' * 140}\n" for number in range(90)])
     many = f"SEND\ndestination:/queue/w/{name}\n{headers}\nx\0" * 200
     sends = f"SEND\ndestination:/queue/w/{name}\ntransaction:t\n\nx\0" * 9_900
-    with Line(world.guarded.server.stomp) as line:
+    with RawConnection(world.guarded.server.stomp) as line:
         line.send(f"CONNECT\naccept-version:1.2\nhost:x\n{login_line(world)}\n\0{many}")
         line.send(f"BEGIN\ntransaction:t\n\n\0{sends}COMMIT\ntransaction:t\nreceipt:c\n\n\0")
-        line.until(b"receipt-id:c")
+        line.read_until(b"receipt-id:c")
         line.send(f"SUBSCRIBE\nid:1\ndestination:/queue/w/{name}\nack:client\nprefetch-count:100000\nreceipt:s\n\n\0")
         data = b""
         while data.count(b"MESSAGE\n") < 15_000:
@@ -322,15 +322,15 @@ def stomp_frames(world: World, queue: str) -> None:
         ack = data.rpartition(b"ack:")[2].partition(b"\n")[0].decode()
         if len(ack) < 200:
             line.send(f"ACK\nid:{ack}\nreceipt:a\n\n\0")
-            line.until(b"receipt-id:a")
+            line.read_until(b"receipt-id:a")
 
 
 def stomp_leaves(world: World, queue: str) -> None:
     """A consumer of 90,000 messages gives back all of them, gets them again, and leaves."""
     held = world.call("GET", world.large, 200).json()["rdy"]
-    with Line(world.guarded.server.stomp) as line:
+    with RawConnection(world.guarded.server.stomp) as line:
         line.send(f"CONNECT\naccept-version:1.2\nhost:x\n{login_line(world)}\n\0")
-        line.until(b"CONNECTED")
+        line.read_until(b"CONNECTED")
         subscribe = f"SUBSCRIBE\nid:1\ndestination:/queue/{LARGE}\nack:client\nprefetch-count:1000000\n\n\0"
         for end in ("UNSUBSCRIBE\nid:1\n\n\0NACK\nid:{}\nreceipt:n\n\n\0", ""):
             line.send(subscribe)
@@ -342,7 +342,7 @@ def stomp_leaves(world: World, queue: str) -> None:
                 ack = data.rpartition(b"\nack:")[2].partition(b"\n")[0] if b"\nack:" in data else ack
             if end:
                 line.send(end.format(ack.decode()))
-                line.until(b"receipt-id:n")
+                line.read_until(b"receipt-id:n")
     # A lease of another case may end meanwhile.
     until(lambda: world.call("GET", world.large, 200).json()["rdy"] >= held, "not all is given back")
     for state in ("wip", "delayed"):
@@ -352,17 +352,17 @@ def stomp_leaves(world: World, queue: str) -> None:
 def mqks_lines(world: World, queue: str) -> None:
     """A rebind to 1,000 masks, many small requests, and events of many words."""
     masks = " ".join([f"#.{number:010b}.".replace("0", "a.").replace("1", "*.") + "a" for number in range(1000)])
-    with Line(world.guarded.server.mqks) as line:
+    with RawConnection(world.guarded.server.mqks) as line:
         line.send(f"login auth {world.guarded.secrets['admin']}\n")
         line.send(f"r rebind --confirm worst-mqks {masks}\n")
-        line.until(b"\n")
+        line.read_until(b"\n")
         line.send("m publish --confirm " + "a." * 98 + "a x\n")
-        line.until(b"\n")
+        line.read_until(b"\n")
         line.send("p publish worst-mqks-news x\n" * 20_000 + "e publish --confirm worst-mqks-news x\n")
-        line.until(b"e ")
+        line.read_until(b"e ")
         line.send("d consume worst-mqks --window 1000000\n" + "junk\n" * 900)
         line.socket.shutdown(socket.SHUT_WR)
-        line.rest()
+        line.read_all()
 
 
 def websocket_frames(world: World, queue: str) -> None:

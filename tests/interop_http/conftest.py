@@ -11,14 +11,14 @@ import pytest
 from tests.interop.control import Control
 from tests.interop_http.test_browser import never
 from tests.kit.authority import Authority
-from tests.kit.browser import Page, opened
+from tests.kit.browser import Page, open_page
 from tests.kit.server import ServerProcess
 
 
 @pytest.fixture(scope="module")
 def browser(server: ServerProcess) -> Iterator[Page]:
-    """The console, opened once for all tests of the module."""
-    with opened(f"{server.url}/console") as page:
+    """The console, open_page once for all tests of the module."""
+    with open_page(f"{server.url}/console") as page:
         assert page.problems == []
         yield page
 
@@ -28,7 +28,7 @@ def page(browser: Page) -> Iterator[Page]:
     """The console, loaded again."""
     browser.evaluate("location.hash = ''; window.isOld = true")
     browser.call("Page.reload")
-    browser.until("!window.isOld && document.querySelector('input[type=search]') !== null")
+    browser.wait_for("!window.isOld && document.querySelector('input[type=search]') !== null")
     browser.problems.clear()  # what the page did before it was loaded again is of the test before
     yield browser
     assert browser.problems == [], "the page may cause no error, and no refusal of its security policy"

@@ -9,7 +9,7 @@ from tests.kit.browser import Page
 
 def press(page: Page, text: str) -> None:
     """Click the button with this text, of the dialog if one is open."""
-    page.until(
+    page.wait_for(
         f"(b => b && !b.disabled && (b.click(), true))([...(document.querySelector('dialog') ?? document)"
         f".querySelectorAll('button')].find(b => b.textContent === {json.dumps(text)}))"
     )
@@ -17,7 +17,7 @@ def press(page: Page, text: str) -> None:
 
 def fill(page: Page, selector: str, text: str) -> None:
     """Type into a field of the dialog."""
-    page.until(f"document.querySelector('dialog {selector}') !== null")
+    page.wait_for(f"document.querySelector('dialog {selector}') !== null")
     page.evaluate(
         f"(field => {{ field.value = {json.dumps(text)};"
         f" field.dispatchEvent(new Event('input')) }})(document.querySelector('dialog {selector}'))"
@@ -26,13 +26,13 @@ def fill(page: Page, selector: str, text: str) -> None:
 
 def open_queue(page: Page, name: str) -> None:
     """Follow the link to a queue."""
-    page.until(
+    page.wait_for(
         f"(a => a && (a.click(), true))([...document.querySelectorAll('a')]"
         f".find(a => a.textContent === {json.dumps(name)}))"
     )
-    page.until(f"document.querySelector('.bar h2').textContent.endsWith({json.dumps(name)})")
+    page.wait_for(f"document.querySelector('.bar h2').textContent.endsWith({json.dumps(name)})")
 
 
 def noticed(page: Page, text: str) -> None:
     """Wait for a line at the bottom that ends so."""
-    page.until(f"document.getElementById('notice').textContent.endsWith({json.dumps(text)})")
+    page.wait_for(f"document.getElementById('notice').textContent.endsWith({json.dumps(text)})")

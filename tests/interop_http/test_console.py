@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.interop_http.console import fill, open_queue, press
-from tests.kit.browser import Page, opened
+from tests.kit.browser import Page, open_page
 from tests.kit.server import ServerProcess
 from tests.standby.second import StandbyProcess
 
@@ -30,7 +30,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def page(server: ServerProcess, tmp_path: Path) -> Iterator[Page]:
-    with opened(f"{server.url}/console") as page:
+    with open_page(f"{server.url}/console") as page:
         yield page
         assert page.problems == [], "the page may cause no error, and no refusal of its security policy"
 
@@ -41,53 +41,53 @@ def info(server: ServerProcess, queue: str) -> dict[str, int]:
 
 
 def test_queues_are_listed_with_counts(page: Page) -> None:
-    page.until("document.querySelectorAll('tbody tr').length === 2")
+    page.wait_for("document.querySelectorAll('tbody tr').length === 2")
     cells = page.evaluate(
         "[...document.querySelectorAll('tbody tr')].map(tr => [...tr.cells].slice(0, 2).map(c => c.innerText))"
     )
     assert cells == [["shop/dead", "0"], ["shop/orders", "2"]]
-    assert page.until("document.getElementById('health').textContent") == "ready, sync always"
+    assert page.wait_for("document.getElementById('health').textContent") == "ready, sync always"
 
 
 def test_message_is_shown_as_text(page: Page) -> None:
-    page.until("document.querySelectorAll('tbody tr').length === 2")
+    page.wait_for("document.querySelectorAll('tbody tr').length === 2")
     open_queue(page, "shop/orders")
     press(page, "Open")
-    assert page.until("document.querySelector('pre')?.textContent") == NASTY
-    assert "a<b" in page.evaluate("document.querySelector('tr.opened dl').innerText")
+    assert page.wait_for("document.querySelector('pre')?.textContent") == NASTY
+    assert "a<b" in page.evaluate("document.querySelector('tr.open_page dl').innerText")
     assert page.evaluate("document.title") == "Curbstone"
     assert page.evaluate("document.querySelectorAll('main img, main script').length") == 0
 
 
 def test_a_queue_is_paused_and_resumed(page: Page, server: ServerProcess) -> None:
-    page.until("document.querySelectorAll('tbody tr').length === 2")
+    page.wait_for("document.querySelectorAll('tbody tr').length === 2")
     open_queue(page, "shop/orders")
     press(page, "Pause")
-    page.until("document.querySelector('.trouble').textContent === 'paused: nothing is delivered'")
+    page.wait_for("document.querySelector('.trouble').textContent === 'paused: nothing is delivered'")
     assert httpx.delete(f"{server.url}/v2/shop/queues/orders/messages", trust_env=False).status_code == 204
     press(page, "Resume")
-    page.until("document.querySelector('.trouble').textContent === ''")
+    page.wait_for("document.querySelector('.trouble').textContent === ''")
     assert httpx.delete(f"{server.url}/v2/shop/queues/orders/messages", trust_env=False).status_code == 200
 
 
 def test_a_message_is_sent_and_a_queue_purged_and_deleted(page: Page, server: ServerProcess) -> None:
-    page.until("document.querySelectorAll('tbody tr').length === 2")
+    page.wait_for("document.querySelectorAll('tbody tr').length === 2")
     open_queue(page, "shop/orders")
     press(page, "Send …")
     fill(page, "textarea", "from the console")
     press(page, "Send")
-    page.until("document.getElementById('notice').textContent.endsWith('is on disk')")
+    page.wait_for("document.getElementById('notice').textContent.endsWith('is on disk')")
     assert info(server, "orders")["rdy"] == 3
     assert httpx.delete(f"{server.url}/v2/shop/queues/orders/messages", trust_env=False).status_code == 200
     press(page, "Undo …")
     press(page, "Bring back")
-    page.until("document.getElementById('notice').textContent === '1 message restored'")
+    page.wait_for("document.getElementById('notice').textContent === '1 message restored'")
     assert info(server, "orders")["rdy"] == 3
     press(page, "Purge …")
-    page.until("document.querySelector('dialog button.danger').disabled")
+    page.wait_for("document.querySelector('dialog button.danger').disabled")
     fill(page, "input[autocomplete]", "orders")
     press(page, "Purge")
-    page.until("document.getElementById('notice').textContent === '3 messages purged'")
+    page.wait_for("document.getElementById('notice').textContent === '3 messages purged'")
     assert info(server, "orders")["rdy"] == 0
     press(page, "Delete …")
     press(page, "Cancel")
@@ -95,8 +95,8 @@ def test_a_message_is_sent_and_a_queue_purged_and_deleted(page: Page, server: Se
     press(page, "Delete …")
     fill(page, "input", "orders")
     press(page, "Delete")
-    page.until("document.getElementById('notice').textContent === 'shop/orders deleted'")
-    page.until("document.querySelectorAll('tbody tr').length === 1")
+    page.wait_for("document.getElementById('notice').textContent === 'shop/orders deleted'")
+    page.wait_for("document.querySelectorAll('tbody tr').length === 1")
 
 
 def test_dead_letters_show_the_reason_and_can_be_redriven(page: Page, server: ServerProcess) -> None:
@@ -105,14 +105,14 @@ def test_dead_letters_show_the_reason_and_can_be_redriven(page: Page, server: Se
         lease = http.post(f"{messages}/lease", json={}).json()["messages"][0]
         nack = {"ackIds": [lease["ackId"]], "reject": True, "error": "no such customer"}
         http.post(f"{messages}/nack", json=nack).raise_for_status()
-    page.until("document.querySelectorAll('tbody tr').length === 2")
+    page.wait_for("document.querySelectorAll('tbody tr').length === 2")
     open_queue(page, "shop/dead")
     press(page, "Open")
-    shown = page.until("document.querySelector('tr.opened dl')?.innerText")
+    shown = page.wait_for("document.querySelector('tr.open_page dl')?.innerText")
     assert "no such customer" in shown and "rejected" in shown
     press(page, "Redrive …")
     press(page, "Redrive")
-    page.until("document.getElementById('notice').textContent === '1 message redriven'")
+    page.wait_for("document.getElementById('notice').textContent === '1 message redriven'")
     assert info(server, "orders")["rdy"] == 2 and info(server, "dead")["rdy"] == 0
 
 
@@ -122,7 +122,7 @@ def test_queue_can_be_created(page: Page, server: ServerProcess) -> None:
     fill(page, "[name=queue]", "returns")
     fill(page, "[name=cap]", "131072")
     press(page, "Create")
-    page.until("document.querySelector('.bar h2').textContent.endsWith('shop/returns')")
+    page.wait_for("document.querySelector('.bar h2').textContent.endsWith('shop/returns')")
     assert info(server, "returns")["cap"] == 131072
 
 
@@ -130,35 +130,38 @@ def test_server_refusals_are_shown(page: Page) -> None:
     press(page, "New queue …")
     fill(page, "[name=queue]", "a queue")
     press(page, "Create")
-    assert "bad" in page.until("(line => !line.hidden && line.textContent)(document.getElementById('notice'))")
+    assert "bad" in page.wait_for("(line => !line.hidden && line.textContent)(document.getElementById('notice'))")
     assert all("400 (Bad Request)" in problem for problem in page.problems)
     page.problems.clear()
 
 
 def test_server_loss_and_return_are_shown(page: Page, server: ServerProcess) -> None:
-    page.until("document.getElementById('health').className === 'ready'")
+    page.wait_for("document.getElementById('health').className === 'ready'")
     server.kill()
-    page.until("document.getElementById('health').className === 'failing'")
+    page.wait_for("document.getElementById('health').className === 'failing'")
     server.restart(same_ports=True)
-    page.until("document.getElementById('health').className === 'ready'")
-    page.until("document.querySelectorAll('tbody tr').length === 2")
+    page.wait_for("document.getElementById('health').className === 'ready'")
+    page.wait_for("document.querySelectorAll('tbody tr').length === 2")
     page.problems.clear()  # the refused connections
 
 
 def test_followers_are_shown(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data", "--standby-backlog=1MiB") as server, opened(f"{server.url}/console") as page:
+    with (
+        ServerProcess(tmp_path / "data", "--standby-backlog=1MiB") as server,
+        open_page(f"{server.url}/console") as page,
+    ):
         shown = "document.querySelector('#followers:not([hidden])')?.innerText.replaceAll('\\t', ' ')"
-        page.until(f"{shown}?.includes('Nobody follows the server.')")
+        page.wait_for(f"{shown}?.includes('Nobody follows the server.')")
         with StandbyProcess(tmp_path / "other", server.url) as standby:
             standby.has_everything(server)
-            page.until(f"{shown}?.includes('standby can take over')")
+            page.wait_for(f"{shown}?.includes('standby can take over')")
             assert "Confirms do not wait for a standby · term 1" in page.evaluate(shown)
-        page.until(f"{shown}?.includes('Nobody follows the server.')")
+        page.wait_for(f"{shown}?.includes('Nobody follows the server.')")
         assert page.problems == []
 
 
 def test_a_server_that_can_not_be_followed_shows_nothing_of_followers(page: Page) -> None:
-    page.until("document.querySelectorAll('tbody tr').length === 2")
+    page.wait_for("document.querySelectorAll('tbody tr').length === 2")
     assert page.evaluate("document.getElementById('followers').hidden")
 
 
@@ -166,13 +169,13 @@ def test_open_batches_are_shown(page: Page, server: ServerProcess) -> None:
     messages = f"{server.url}/v2/shop/queues/dead/messages"
     headers = {"x-batch": "import <1>", "x-batch-size": "2", "x-batch-to": "imported"}
     httpx.post(messages, content="x", headers=headers, trust_env=False).raise_for_status()
-    page.until("document.querySelectorAll('tbody tr').length === 2")
+    page.wait_for("document.querySelectorAll('tbody tr').length === 2")
     open_queue(page, "shop/dead")
-    cells = page.until(
+    cells = page.wait_for(
         "[...document.querySelectorAll('caption, table')].length && "
         "[...document.querySelectorAll('th')].find(th => th.textContent === 'import <1>')"
         "?.parentElement.textContent"
     )
     assert cells == "import <1>1 of 210imported"
     press(page, "Open")
-    assert "import <1>" in page.until("document.querySelector('tr.opened dl')?.innerText")
+    assert "import <1>" in page.wait_for("document.querySelector('tr.open_page dl')?.innerText")

@@ -33,11 +33,11 @@ def test_charts_start_with_recorded_values(browser: Page, server: ServerProcess,
     browser.call("Page.navigate", url=f"{server.url}/console#{address}")
     points = POINTS.format(charts)
     for span, least in (("5 min", 100), ("1 h", 100), ("24 h", 25)):
-        browser.until(
+        browser.wait_for(
             f"(b => b && (b.click(), true))([...document.querySelectorAll('{charts} .choice button')]"
             f".find(b => b.textContent === '{span}'))"
         )
-        browser.until(f"{points}.some(count => count > {least})")
+        browser.wait_for(f"{points}.some(count => count > {least})")
 
 
 def test_a_chart_has_no_gap_between_its_record_and_the_first_look(browser: Page, server: ServerProcess) -> None:
@@ -64,7 +64,7 @@ def test_a_chart_has_no_gap_between_its_record_and_the_first_look(browser: Page,
 def test_list_charts_start_with_recorded_values(browser: Page, server: ServerProcess) -> None:
     browser.call("Page.navigate", url=f"{server.url}/healthz")
     browser.call("Page.navigate", url=f"{server.url}/console")
-    browser.until(
+    browser.wait_for(
         "[...document.querySelectorAll('svg.spark path')].some(p => p.getAttribute('d').split('L').length > 100)"
     )
 
@@ -72,19 +72,19 @@ def test_list_charts_start_with_recorded_values(browser: Page, server: ServerPro
 def test_logins_page_without_users(browser: Page, server: ServerProcess) -> None:
     """The page was empty."""
     browser.call("Page.navigate", url=f"{server.url}/console#~logins")
-    browser.until("document.querySelector('#logins .empty')?.textContent.includes('no users')")
+    browser.wait_for("document.querySelector('#logins .empty')?.textContent.includes('no users')")
 
 
 @pytest.mark.parametrize("address", ["%", "shop/%E0%A4%A", "shop/a%20b"])
 def test_invalid_page_address_is_handled(browser: Page, server: ServerProcess, address: str) -> None:
     browser.call("Page.navigate", url=f"{server.url}/healthz")
     browser.call("Page.navigate", url=f"{server.url}/console#{address}")
-    browser.until("document.querySelector('#view .bar h2') !== null")
+    browser.wait_for("document.querySelector('#view .bar h2') !== null")
 
 
 def test_a_project_has_a_list_of_its_queues(browser: Page, server: ServerProcess) -> None:
     httpx.put(f"{server.url}/v2/other/queues/q", json={}, trust_env=False).raise_for_status()
     browser.evaluate("location.hash = '#other'")
-    browser.until("document.querySelector('.bar h2').textContent === 'Queues / 1 queue of other'")
-    browser.until("document.querySelector('tbody th')?.textContent === 'other/q'")
+    browser.wait_for("document.querySelector('.bar h2').textContent === 'Queues / 1 queue of other'")
+    browser.wait_for("document.querySelector('tbody th')?.textContent === 'other/q'")
     assert browser.evaluate("document.querySelectorAll('tbody tr').length") == 1

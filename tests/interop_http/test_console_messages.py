@@ -51,7 +51,7 @@ def test_message_can_be_moved_and_deleted(page: Page, http: httpx.Client) -> Non
     noticed(page, " moved to target")
     reply = http.delete(f"{target}/messages")
     assert (reply.text, reply.headers["x-msg-x-from"]) == ("moved", "here")
-    page.until("document.activeElement.textContent === 'Refresh'")  # the keyboard continues from there
+    page.wait_for("document.activeElement.textContent === 'Refresh'")  # the keyboard continues from there
     press(page, "Open")
     press(page, "Delete one …")
     press(page, "Delete")
@@ -81,7 +81,7 @@ def test_message_history_is_shown(page: Page, http: httpx.Client) -> None:
     open_queue(page, "life/q")
     press(page, "Open")
     press(page, "History")
-    page.until("document.querySelector('.life .now') !== null")
+    page.wait_for("document.querySelector('.life .now') !== null")
     steps = page.evaluate("[...document.querySelectorAll('.life li')].map(li => li.innerText)")
     assert "published" in steps[0] and "requeued, delivered once by then" in steps[1]
     assert "is delayed until" in steps[-1] and len(steps) == 3
@@ -91,8 +91,8 @@ def test_consumers_are_shown_with_held_messages(page: Page, http: httpx.Client) 
     path = made(http, "held", "q", "a", "b", "c")
     http.post(f"{path}/messages/lease", json={"count": 2}).raise_for_status()
     open_queue(page, "held/q")
-    page.until("document.querySelector('.sentences li') !== null")
-    page.until("document.querySelectorAll('[aria-label=\"Consumers and leases\"] tbody tr').length === 1")
+    page.wait_for("document.querySelector('.sentences li') !== null")
+    page.wait_for("document.querySelectorAll('[aria-label=\"Consumers and leases\"] tbody tr').length === 1")
     (row,) = rows_of(page, "Consumers and leases")
     who, protocol, address, holds = row[0], row[2], row[3], row[6]
     assert (who, protocol, holds) == ("Leases 1", "HTTP", "2") and address.startswith("127.0.0.1:")
@@ -110,14 +110,14 @@ def test_consumer_address_and_message_holder_are_shown(page: Page, server: Serve
         while b"MESSAGE" not in heard:
             heard += stomp.recv(65536)
         open_queue(page, "who/q")
-        page.until("document.querySelectorAll('[aria-label=\"Consumers and leases\"] tbody tr').length === 1")
+        page.wait_for("document.querySelectorAll('[aria-label=\"Consumers and leases\"] tbody tr').length === 1")
         (row,) = rows_of(page, "Consumers and leases")
         peer = "{}:{}".format(*stomp.getsockname())
         assert row[:5] == ["Consumer 1", "billing / s-1", "STOMP", peer, "–"]
         assert row[5:8] == ["–", "1", "1"] and row[8].startswith("20") and row[9:] == ["full", "–"]
         press(page, "Open")
         press(page, "History")
-        now = page.until("document.querySelector('.life .now')?.innerText")
+        now = page.wait_for("document.querySelector('.life .now')?.innerText")
         assert f"A consumer over STOMP (at {peer}, client billing, id s-1) has held it since 20" in now
 
 
@@ -128,30 +128,30 @@ def test_queue_list_is_paged(page: Page, http: httpx.Client) -> None:
         "(field => { field.value = 'many/'; field.dispatchEvent(new Event('input')) })"
         "(document.querySelector('input[type=search]'))"
     )
-    page.until("document.querySelector('.pager span').textContent === '1 to 100 of 103'")
-    page.until("document.querySelectorAll('[aria-label=Queues] tbody tr').length === 100")
+    page.wait_for("document.querySelector('.pager span').textContent === '1 to 100 of 103'")
+    page.wait_for("document.querySelectorAll('[aria-label=Queues] tbody tr').length === 100")
     press(page, "Next ›")
-    page.until("document.querySelector('[aria-label=Queues] tbody th').textContent === 'many/q100'")
+    page.wait_for("document.querySelector('[aria-label=Queues] tbody th').textContent === 'many/q100'")
     assert len(rows_of(page, "Queues")) == 3
     press(page, "Ready")
-    page.until("document.querySelector('[aria-label=Queues] tbody th').textContent === 'many/q057'")
+    page.wait_for("document.querySelector('[aria-label=Queues] tbody th').textContent === 'many/q057'")
     assert page.evaluate("document.querySelector('[aria-sort=descending]').innerText") == "Ready"
 
 
 def test_focus_and_open_sections_survive_an_update(page: Page, http: httpx.Client) -> None:
     path = made(http, "focus", "q", "x")
     open_link = "[...document.querySelectorAll('a')].find(a => a.textContent === 'focus/q')"
-    page.until(f"!!{open_link}")
+    page.wait_for(f"!!{open_link}")
     page.evaluate(f"{open_link}.focus()")
     http.post(f"{path}/messages", content="y").raise_for_status()
-    page.until(f"{open_link}.closest('tr').cells[1].textContent === '2'")
+    page.wait_for(f"{open_link}.closest('tr').cells[1].textContent === '2'")
     assert page.evaluate("document.activeElement.textContent") == "focus/q"
     page.evaluate("document.activeElement.click()")
     press(page, "Open")
     page.evaluate("document.querySelectorAll('#view [aria-pressed]')[1].click()")
     page.evaluate("document.querySelector('tr.opened pre').focus()")
     http.post(f"{path}/messages", content="z").raise_for_status()
-    page.until("document.querySelector('#view .cards strong').textContent === '3'")
+    page.wait_for("document.querySelector('#view .cards strong').textContent === '3'")
     assert page.evaluate("document.activeElement.tagName") == "PRE"
     assert page.evaluate("document.querySelector('#view [aria-pressed=true]').textContent") == "1 h"
 
@@ -177,17 +177,17 @@ def test_axe_reports_nothing_and_pages_fit_the_screen(page: Page, http: httpx.Cl
     page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     page.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 500)
     try:
-        page.until("[...document.querySelectorAll('a')].some(a => a.textContent === 'look/source')")
+        page.wait_for("[...document.querySelectorAll('a')].some(a => a.textContent === 'look/source')")
         is_too_wide = "document.documentElement.scrollWidth > innerWidth"
         assert flaws(page) == [] and not page.evaluate(is_too_wide)
         open_queue(page, "look/source")
         press(page, "Open")
         page.evaluate("document.querySelector('details').open = true")
         press(page, "History")
-        page.until("document.querySelector('.life .now') !== null")
+        page.wait_for("document.querySelector('.life .now') !== null")
         assert flaws(page) == [] and not page.evaluate(is_too_wide)
         press(page, "Purge …")
-        page.until("document.querySelector('dialog') !== null")
+        page.wait_for("document.querySelector('dialog') !== null")
         assert flaws(page) == []
         press(page, "Cancel")
     finally:

@@ -52,7 +52,7 @@ def test_options_of_a_new_queue_are_sent(page: Page, http: httpx.Client) -> None
     fill(page, "[name=ttl]", "60")
     fill(page, "[name=groups]", "a, b")
     press(page, "Create")
-    page.until("document.querySelector('.bar h2').textContent.endsWith('fresh/q')")
+    page.wait_for("document.querySelector('.bar h2').textContent.endsWith('fresh/q')")
     options = http.get("/v2/fresh/queues/q").json()["options"]
     assert (options["max_tries"], options["ttl"], options["groups"]) == (5, 60, ["a", "b"])
     assert options["cap"] == 32 * 1024 * 1024, "the server's default"
@@ -78,18 +78,18 @@ def test_dead_letters_are_grouped_by_cause_and_redriven_together(page: Page, htt
     letters = made(http, "bulk", "letters")
     killed(http, path, "timeout", "no such user", "timeout", "timeout")
     open_queue(page, "bulk/letters")
-    page.until(f"{SHOWN}.length === 4")
+    page.wait_for(f"{SHOWN}.length === 4")
     assert "timeout – rejected in bulk/q after 1 delivery" in rows_of(page, "Messages")[0][7]
     page.evaluate(
         "(s => { s.value = 'rejected: timeout'; s.dispatchEvent(new Event('change')) })"
         "(document.querySelector('[aria-label=\"Cause of death\"]'))"
     )
-    page.until(f"{SHOWN}.length === 3")
+    page.wait_for(f"{SHOWN}.length === 3")
     page.evaluate("document.querySelector('thead input[type=checkbox]').click()")
     press(page, "Redrive selected")
     noticed(page, "3 of 3 redriven")
     assert (http.get(path).json()["rdy"], http.get(letters).json()["rdy"]) == (4, 1)
-    page.until(f"{SHOWN}.length === 1")
+    page.wait_for(f"{SHOWN}.length === 1")
     page.evaluate("document.querySelector('thead input[type=checkbox]').click()")
     press(page, "Delete selected …")
     press(page, "Delete")
@@ -105,7 +105,7 @@ def test_the_page_of_a_queue_is_as_wide_as_a_phone(page: Page, http: httpx.Clien
     page.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
     try:
         open_queue(page, "phone/letters")
-        page.until(f"{SHOWN}.length === 1")
+        page.wait_for(f"{SHOWN}.length === 1")
         press(page, "Open")
         shown = "[...document.querySelectorAll('main *')].filter(e => e.offsetParent && !e.closest('.scroll'))"
         assert page.evaluate(f"{shown}.filter(e => e.getBoundingClientRect().right > 390).map(e => e.outerHTML)") == []
@@ -117,7 +117,7 @@ def test_the_page_of_a_queue_is_as_wide_as_a_phone(page: Page, http: httpx.Clien
 def test_redrive_is_offered_only_where_there_are_dead_letters(page: Page, http: httpx.Client) -> None:
     made(http, "alive", "q", "x")
     open_queue(page, "alive/q")
-    page.until(f"{SHOWN}.length === 1")
+    page.wait_for(f"{SHOWN}.length === 1")
     offered = (
         "[...document.querySelectorAll('button')].some(b => b.offsetParent && b.textContent.startsWith('Redrive'))"
     )
@@ -127,14 +127,14 @@ def test_redrive_is_offered_only_where_there_are_dead_letters(page: Page, http: 
 def test_search_covers_bodies_and_headers_and_shows_its_position(page: Page, http: httpx.Client) -> None:
     made(http, "search", "q", "apple", "pear", "Apple pie")
     open_queue(page, "search/q")
-    page.until(f"{SHOWN}.length === 3")
+    page.wait_for(f"{SHOWN}.length === 3")
     page.evaluate("document.querySelector('.search input').value = 'apple'")
     press(page, "Search")
-    page.until(f"{SHOWN}.length === 2")
+    page.wait_for(f"{SHOWN}.length === 2")
     assert page.evaluate("document.querySelector('.looked').textContent").startswith("Looked through 3 messages, ")
     page.evaluate("document.querySelector('.search input').value = 'plum'")
     press(page, "Search")
-    page.until("document.querySelector('section .empty:not([hidden])')?.textContent === 'Nothing found.'")
+    page.wait_for("document.querySelector('section .empty:not([hidden])')?.textContent === 'Nothing found.'")
 
 
 def test_a_message_is_edited_and_sent_again(page: Page, http: httpx.Client) -> None:
@@ -158,17 +158,17 @@ def test_list_of_large_messages_is_marked_incomplete(page: Page, http: httpx.Cli
     for _ in range(10):
         http.post(f"{path}/messages", content=b"x" * 1_000_000).raise_for_status()
     open_queue(page, "large/q")
-    page.until(f"{SHOWN}.length > 0")
+    page.wait_for(f"{SHOWN}.length > 0")
     assert page.evaluate(f"{SHOWN}.length") < 10
     press(page, "More")
-    page.until(f"{SHOWN}.length === 10")
-    page.until("[...document.querySelectorAll('button')].find(b => b.textContent === 'More').hidden")
+    page.wait_for(f"{SHOWN}.length === 10")
+    page.wait_for("[...document.querySelectorAll('button')].find(b => b.textContent === 'More').hidden")
 
 
 def test_missing_queue_is_reported(page: Page) -> None:
     """It had all buttons, empty figures and a full green bar."""
     page.evaluate("location.hash = '#nosuch/queue'")
-    page.until("document.querySelector('#view .empty')?.textContent.includes('There is no queue nosuch/queue.')")
+    page.wait_for("document.querySelector('#view .empty')?.textContent.includes('There is no queue nosuch/queue.')")
     assert page.evaluate("document.querySelectorAll('#view button').length") == 0
     assert all("404" in problem for problem in page.problems)
     page.problems.clear()
@@ -177,17 +177,17 @@ def test_missing_queue_is_reported(page: Page) -> None:
 def test_a_queue_is_bound_to_an_event_and_unbound(page: Page, http: httpx.Client) -> None:
     path = made(http, "events", "q")
     open_queue(page, "events/q")
-    page.until("document.querySelector('.events') !== null")
+    page.wait_for("document.querySelector('.events') !== null")
     press(page, "Bind …")
     fill(page, "[name=event]", "orders.*")
     fill(page, "[name=filter]", "region = 'eu'")
     press(page, "Bind")
-    page.until("document.querySelector('.events li')?.textContent.startsWith('orders.*')")
+    page.wait_for("document.querySelector('.events li')?.textContent.startsWith('orders.*')")
     assert page.evaluate("document.querySelector('.events li code').textContent") == "region = 'eu'"
     info = http.get(path).json()
     assert (info["bindings"], info["filters"]) == (["orders.*"], {"orders.*": "region = 'eu'"})
     press(page, "Unbind")
-    page.until("document.querySelector('.events') !== null && document.querySelector('.events li') === null")
+    page.wait_for("document.querySelector('.events') !== null && document.querySelector('.events li') === null")
     assert http.get(path).json()["bindings"] == []
 
 
@@ -197,5 +197,5 @@ def test_the_keys_of_a_queue_are_listed(page: Page, http: httpx.Client) -> None:
         http.post(f"{path}/messages", content=b"x", headers={"x-key": key}).raise_for_status()
     open_queue(page, "keys/q")
     rows = "[...document.querySelectorAll('[aria-label=Keys] tbody tr')].map(tr => tr.textContent)"
-    page.until(f"{rows}.length === 2")
+    page.wait_for(f"{rows}.length === 2")
     assert page.evaluate(rows) == ["a<b20–", "c10–"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.browser import Page, opened
+from tests.kit.browser import Page, open_page
 from tests.kit.contract import CONTRACT, operations
 from tests.kit.guarded_server import guarded_server
 from tests.kit.server import ServerProcess
@@ -24,9 +24,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def docs(server: ServerProcess) -> Iterator[Page]:
-    """The page, opened once: a browser works on it for seconds."""
-    with opened(f"{server.url}/docs") as page:
-        page.until(f"{PAGE}.textContent.includes('Figures as JSON')")
+    """The page, open_page once: a browser works on it for seconds."""
+    with open_page(f"{server.url}/docs") as page:
+        page.wait_for(f"{PAGE}.textContent.includes('Figures as JSON')")
         yield page
 
 
@@ -36,10 +36,10 @@ def test_docs_page_has_every_call_and_can_try_one(docs: Page) -> None:
         assert operation["summary"] in text
     assert CONTRACT["info"]["version"] in text
     docs.evaluate("document.querySelector('rapi-doc').scrollToPath('get-/healthz')")
-    docs.until(f"{REQUEST}?.querySelector('.m-btn.primary') != null")
+    docs.wait_for(f"{REQUEST}?.querySelector('.m-btn.primary') != null")
     docs.evaluate(f"{REQUEST}.querySelector('.m-btn.primary').click()")
     answered = "entry => entry.name.endsWith('/healthz') && entry.responseStatus === 200"
-    docs.until(f"performance.getEntriesByType('resource').some({answered})")
+    docs.wait_for(f"performance.getEntriesByType('resource').some({answered})")
     assert docs.problems == []
 
 
@@ -52,28 +52,28 @@ def test_a_server_without_users_shows_no_warning_of_missing_credentials(docs: Pa
 def test_a_server_with_users_asks_for_credentials(tmp_path: Path) -> None:
     with (
         guarded_server(tmp_path, '[users.root]\ngrants = ["admin server"]\n') as it,
-        opened(f"{it.server.url}/docs") as page,
+        open_page(f"{it.server.url}/docs") as page,
     ):
-        page.until(f"{PAGE}.textContent.includes('AUTHENTICATION')")
+        page.wait_for(f"{PAGE}.textContent.includes('AUTHENTICATION')")
 
 
 def test_docs_page_fits_a_phone_and_follows_the_color_scheme(server: ServerProcess) -> None:
     """The licence was cut off at the left, there was no menu, and it was bright at night."""
     white = "getComputedStyle(document.querySelector('rapi-doc')).backgroundColor === 'rgb(255, 255, 255)'"
-    with opened(f"{server.url}/healthz") as page:
+    with open_page(f"{server.url}/healthz") as page:
         page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
         page.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
         page.call("Page.navigate", url=f"{server.url}/docs")
-        page.until("document.querySelector('select')?.hidden === false")
-        page.until(f"{PAGE}.textContent.includes('License')")
+        page.wait_for("document.querySelector('select')?.hidden === false")
+        page.wait_for(f"{PAGE}.textContent.includes('License')")
         assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
         assert page.evaluate(f"{PAGE}.querySelector('#api-info').getBoundingClientRect().left") >= 0
         assert not page.evaluate(white)
         page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
-        page.until(white)
+        page.wait_for(white)
         page.evaluate(
             "(menu => { menu.value = 'get-/healthz'; menu.dispatchEvent(new Event('change')) })"
             "(document.querySelector('select'))"
         )
-        page.until(f"{PAGE}.getElementById('get-/healthz').getBoundingClientRect().top < innerHeight")
+        page.wait_for(f"{PAGE}.getElementById('get-/healthz').getBoundingClientRect().top < innerHeight")
         assert page.problems == []

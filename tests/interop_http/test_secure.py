@@ -14,7 +14,7 @@ from stomp.exception import ConnectFailedException
 
 from tests.interop import control
 from tests.interop.control import Control, chromium, node
-from tests.kit.authority import Authority, believing
+from tests.kit.authority import Authority, trust_flag
 from tests.kit.guarded_server import GuardedServer, guarded_server
 from tests.stomp.client import Listener
 
@@ -89,7 +89,7 @@ def test_a_page_opens_sockets_over_wss_and_a_stream_by_tickets_each_once(
 ) -> None:
     monkeypatch.setitem(control.FILES, "/ticket.html", (PAGE, "text/html; charset=utf-8"))
     url = f"{pages.origin}/ticket.html?url={quote(https(it), safe='')}&token={it.secrets['worker']}"
-    facts = pages.result(chromium(url, tmp_path / "profile", believing(folder / "server.pem")))
+    facts = pages.result(chromium(url, tmp_path / "profile", trust_flag(folder / "server.pem")))
     assert facts == {
         "confirms": [""], "again": None, "otherWay": None, "none": None,
         "body": "by a ticket", "streamed": "for the stream",

@@ -22,7 +22,7 @@ from websockets.typing import Subprotocol
 from tests.interop import control
 from tests.interop.control import Control, chromium
 from tests.interop_http.test_browser import PAGE
-from tests.kit.authority import Authority, believing
+from tests.kit.authority import Authority, trust_flag
 from tests.kit.server import NotReady, ServerProcess
 from tests.stomp.client import Listener
 
@@ -146,7 +146,7 @@ def test_a_page_publishes_and_consumes_over_https_and_wss(
 ) -> None:
     monkeypatch.setitem(control.FILES, "/http.html", (PAGE, "text/html; charset=utf-8"))
     url = f"{pages.origin}/http.html?url={quote(https(server), safe='')}"
-    browser = chromium(url, tmp_path / "profile", believing(folder / "server.pem"))
+    browser = chromium(url, tmp_path / "profile", trust_flag(folder / "server.pem"))
     facts = pages.result(browser)
     assert [got["body"] for got in facts["overSocket"]] == facts["bodies"]
     assert [got["body"] for got in facts["overEvents"]] == facts["bodies"]

@@ -71,7 +71,7 @@ class Authority:
         return builder.not_valid_before(now - DAY).not_valid_after(now + DAY)
 
 
-def believing(certificate: Path) -> str:
+def trust_flag(certificate: Path) -> str:
     """Return the flag of a Chromium that is to believe this one certificate: it knows no authority of a test's."""
     key = x509.load_pem_x509_certificate(certificate.read_bytes()).public_key()
     known = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)

@@ -58,7 +58,7 @@ class Page:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def until(self, script: str) -> Any:
+    def wait_for(self, script: str) -> Any:
         """Evaluate until the value is true, and return it."""
         deadline = time.monotonic() + LIMIT_S
         while not (value := self.evaluate(script)):
@@ -66,13 +66,13 @@ class Page:
             time.sleep(0.05)
         return value
 
-    def picture(self, file: Path) -> None:
+    def screenshot(self, file: Path) -> None:
         """Save what the page looks like, as PNG."""
         file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
 
 @contextmanager
-def opened(url: str) -> Iterator[Page]:
+def open_page(url: str) -> Iterator[Page]:
     """Open a page in a new profile of the browser, which forgets all of it at the end."""
     with connect(_browser(), max_size=None, proxy=None) as wire:
         root = Page(wire, "")
@@ -83,7 +83,7 @@ def opened(url: str) -> Iterator[Page]:
         for domain in ("Page", "Runtime", "Log"):
             page.call(f"{domain}.enable")
         page.call("Page.navigate", url=url)
-        page.until("location.href !== 'about:blank' && document.readyState === 'complete'")
+        page.wait_for("location.href !== 'about:blank' && document.readyState === 'complete'")
         try:
             yield page
         finally:

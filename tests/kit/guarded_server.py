@@ -39,25 +39,25 @@ class GuardedServer:
     def stomp(self, user: str, *frames: str) -> list[str]:
         """Send frames behind a login; return the commands of what returns, and the text of an ERROR."""
         login = f"login:{user}\npasscode:{self.secrets[user]}\n" if user else ""
-        with Line(self.server.stomp) as line:
+        with RawConnection(self.server.stomp) as line:
             line.send(f"CONNECT\naccept-version:1.2\nhost:x\n{login}\n\0")
             for frame in frames:
                 line.send(f"{frame}\0")
             line.send("DISCONNECT\nreceipt:end\n\n\0")
-            text = line.rest().decode()
+            text = line.read_all().decode()
         found = [frame.lstrip("\n").partition("\n") for frame in text.split("\0") if frame.strip()]
         return [f"ERROR {rest.partition('message:')[2].partition(chr(10))[0]}" if command == "ERROR" else command
                 for command, _, rest in found]  # fmt: skip
 
     def mqks(self, user: str, *lines: str) -> list[str]:
         """Send lines behind a login; return what returns."""
-        with Line(self.server.mqks) as line:
+        with RawConnection(self.server.mqks) as line:
             if user:
                 line.send(f"login auth {self.secrets[user]}\n")
             for text in lines:
                 line.send(f"{text}\n")
             line.socket.shutdown(socket.SHUT_WR)
-            return line.rest().decode().splitlines()
+            return line.read_all().decode().splitlines()
 
     def websocket(self, user: str, protocol: str, path: str, query: str = "") -> int:
         """Open a WebSocket; return 101, or the status it was refused with."""
@@ -75,13 +75,13 @@ class GuardedServer:
             return 101
 
 
-class Line:
+class RawConnection:
     """A plain connection."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address, timeout=60)
 
-    def __enter__(self) -> Line:
+    def __enter__(self) -> RawConnection:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -93,7 +93,7 @@ class Line:
         except OSError:
             return  # it was closed; what it said is still to be read
 
-    def rest(self) -> bytes:
+    def read_all(self) -> bytes:
         """Return all that comes until the server closes."""
         data = b""
         while True:
@@ -105,7 +105,7 @@ class Line:
                 return data
             data += piece
 
-    def until(self, mark: bytes) -> bytes:
+    def read_until(self, mark: bytes) -> bytes:
         """Return what comes, up to a mark."""
         data = b""
         while mark not in data:

@@ -133,7 +133,7 @@ class Lab:
         _, stale = self.answer(lambda done: queue.extend(tokens, duration_ms, done))
         return stale
 
-    def again(self, queue: LocalQueue) -> LocalQueue:
+    def reopened(self, queue: LocalQueue) -> LocalQueue:
         """Return the same queue after a restart."""
         return self.broker.get(queue.name)
 

@@ -22,7 +22,7 @@ from tests.mqks.world import ERROR_ID, MIB, Peer, World, run
 BIG = QueueOptions(cap=64 * MIB)
 
 
-async def rest(reader: asyncio.StreamReader) -> bytes:
+async def read_all(reader: asyncio.StreamReader) -> bytes:
     """Everything up to the server's end of the connection."""
     return await asyncio.wait_for(reader.read(), WAIT_S)
 
@@ -31,12 +31,12 @@ def test_a_tab_ends_the_connection_behind_an_error_line(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
         peer.send("x publish e a\tb", "y ping never")
-        request_id, word, error_id = (await rest(peer.reader)).decode().split()
+        request_id, word, error_id = (await read_all(peer.reader)).decode().split()
         assert (request_id, word) == ("x", "error")
         assert ERROR_ID.fullmatch(error_id)
         odd = await world.peer()
         odd.send("\tx ping y")
-        assert (await rest(odd.reader)).startswith(b"None error ")
+        assert (await read_all(odd.reader)).startswith(b"None error ")
 
     run(tmp_path, test)
 
@@ -56,7 +56,7 @@ def test_endless_line_is_discarded_and_disconnected(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
         peer.writer.write(b"\x00\xff" * 200_000)
-        assert (await rest(peer.reader)).startswith(b"None error ")
+        assert (await read_all(peer.reader)).startswith(b"None error ")
 
     run(tmp_path, test, limits=Limits(body_bytes_max=1000, junk_bytes_max=100_000))
 
@@ -70,7 +70,7 @@ def test_line_that_trickles_in_times_out_but_silence_between_lines_does_not(tmp_
         assert await slow.line() == "p ok whole"
         world.host.shift_ms += 60_000
         slow.writer.write(b"f")
-        assert (await rest(slow.reader)).startswith(b"None error ")
+        assert (await read_all(slow.reader)).startswith(b"None error ")
         assert await silent.ask("m publish e whole") == "c ok m event=e whole"
 
     run(tmp_path, test, limits=Limits(line_ms=1000))
@@ -107,7 +107,7 @@ def test_silent_client_is_disconnected(tmp_path: Path, sent: bytes) -> None:
         peer = await Peer.open(world.address)
         peer.writer.write(sent)
         await until(lambda: len(world.server.registry.sessions) == 1)
-        assert (await rest(peer.reader)).startswith(b"None error ")
+        assert (await read_all(peer.reader)).startswith(b"None error ")
         await peer.close()
         talker = await world.peer("r rebind --confirm q e")
         (session,) = [client.session for client in world.server.clients]
@@ -128,7 +128,7 @@ def test_client_without_login_is_disconnected(tmp_path: Path) -> None:
         server = MqksServer(authenticator, world.host, limits=Limits(first_line_ms=1000, line_ms=1200))
         peer = await Peer.open(await server.start(("127.0.0.1", 0)))
         peer.send("p ping ?")
-        refused, ended = (await rest(peer.reader)).splitlines()
+        refused, ended = (await read_all(peer.reader)).splitlines()
         assert refused.startswith(b"p error ") and ended.startswith(b"None error ")
         await peer.close()
         await server.stop()
@@ -140,7 +140,7 @@ def test_client_that_only_sends_errors_is_disconnected(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
         peer.writer.write(b"\x01\x02\n" * 4 + b"p ping resets the count\n" + b"\n" * 20)
-        lines = (await rest(peer.reader)).splitlines()
+        lines = (await read_all(peer.reader)).splitlines()
         assert len(lines) == 4 + 1 + 5
 
     run(tmp_path, test, limits=Limits(errors_max=5))
@@ -160,7 +160,7 @@ def test_other_protocols_are_distinguished(tmp_path: Path, greeting: bytes, answ
         keeper = await world.peer("c consume --confirm q e")
         peer = await world.peer()
         peer.writer.write(greeting)
-        assert await rest(peer.reader) == answer
+        assert await read_all(peer.reader) == answer
         await keeper.quiet()
         assert world.has("q")
 
@@ -173,7 +173,7 @@ def test_a_client_that_closes_its_half_still_gets_its_confirms(tmp_path: Path) -
         peer = await world.peer()
         peer.writer.write(b"m publish --confirm e d\nm2 publish e whole\nm3 publish e cut o")
         peer.writer.write_eof()
-        assert await rest(peer.reader) == b"m ok \n"
+        assert await read_all(peer.reader) == b"m ok \n"
         keeper.send("c consume q")
         assert await keeper.lines(2) == ["c ok m event=e d", "c ok m2 event=e whole"]
         await keeper.quiet()
@@ -254,7 +254,7 @@ def test_stop_sends_confirms_and_closes_connections(tmp_path: Path) -> None:
         peer.send("m publish --confirm zz d")
         assert await peer.line() == "m ok "
         stopping = asyncio.ensure_future(world.server.stop())
-        assert await rest(peer.reader) == b""
+        assert await read_all(peer.reader) == b""
         await peer.close()
         await stopping
         assert world.has("q"), "its consumers return when the server does"

@@ -178,7 +178,7 @@ def test_silent_or_non_tls_client_is_disconnected_and_counted_until_then(
             address = await site.listen(proxy=proxy)
             silent = await site.plain(address)
             await until(lambda: len(site.acceptor.admission.slots) == 1)
-            assert await silent.rest() == []
+            assert await silent.read_all() == []
             await silent.close()
             await site.empty()
         wrong = await site.plain(await site.listen())
@@ -281,7 +281,7 @@ def test_proxy_header_from_others_is_refused(run: Callable[..., None]) -> None:
         plain, proxy = await site.listen(tls=False), await site.listen(tls=False, proxy=True)
         client = await site.plain(plain)
         await client.send(V1 + CONNECT)
-        (error,) = await client.rest()
+        (error,) = await client.read_all()
         assert error.command == "ERROR"
         client = await site.plain(proxy)
         await client.send(CONNECT)

@@ -15,7 +15,7 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import SyncMode
 from curbstone.core.values import Lease
-from tests.kit.books import check_room
+from tests.kit.room_check import check_room
 from tests.kit.simulated import Crash, SimHost
 from tests.sim.answers import Answers
 from tests.sim.batching import Batching

@@ -34,7 +34,7 @@ class Peer(engine.Peer):
         (frame,) = read_frames(head + rest)
         return frame
 
-    async def rest(self) -> list[Received]:
+    async def read_all(self) -> list[Received]:
         """Everything up to the server's end of the connection."""
         return read_frames(await asyncio.wait_for(self.reader.read(), WAIT_S))
 

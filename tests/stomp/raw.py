@@ -74,7 +74,7 @@ class Raw:
         """Return that many."""
         return [self.frame() for _ in range(count)]
 
-    def rest(self) -> list[Received]:
+    def read_all(self) -> list[Received]:
         """Return all frames up to the server's end of the connection."""
         while part := self.socket.recv(65536):
             self._buffer += part
@@ -83,7 +83,7 @@ class Raw:
     def error(self, *frames: str) -> Received:
         """Send frames and return the ERROR, which must be the last frame before the server closes."""
         self.send(*frames)
-        last = self.rest()[-1]
+        last = self.read_all()[-1]
         assert last.command == "ERROR", last
         return last
 

@@ -171,7 +171,7 @@ def test_curb12_and_20_transactions(curb: ServerProcess) -> None:
 def test_curb13_disconnect_sends_a_receipt_and_closes(curb: ServerProcess) -> None:
     with Raw(curb.stomp) as peer:
         peer.send("DISCONNECT|receipt:77")
-        assert [frame.headers for frame in peer.rest()] == [{"receipt-id": "77"}]
+        assert [frame.headers for frame in peer.read_all()] == [{"receipt-id": "77"}]
 
 
 def size_of(data: Path) -> int:

@@ -45,7 +45,7 @@ async def publish(world: World, body: bytes, topic: bytes = b"news") -> None:
 
 async def leave(peer: Peer) -> None:
     await peer.send(b"DISCONNECT\nreceipt:bye\n\n\0")
-    assert (await peer.rest())[-1].headers["receipt-id"] == "bye"
+    assert (await peer.read_all())[-1].headers["receipt-id"] == "bye"
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -86,7 +86,7 @@ def test_a_full_queue_refuses_with_an_error_and_the_receipt(tmp_path: Path) -> N
         body = b"x" * 1000
         for n in range(100):
             await peer.send(b"SEND\ndestination:/queue/a\nreceipt:%d\n\n%b\0" % (n, body))
-        frames = await peer.rest()
+        frames = await peer.read_all()
         assert frames[-1].command == "ERROR"
         assert "cap" in frames[-1].body.decode()
         confirmed = [frame.headers["receipt-id"] for frame in frames[:-1]]
@@ -137,7 +137,7 @@ def test_acks_of_a_topic_are_confirmed_although_its_queue_is_deleted(tmp_path: P
             message = await peer.frame()
             ack = b"ACK\nid:%b\nreceipt:a\n\n\0" % message.headers["ack"].encode()
             await peer.send(goodbye + ack + b"DISCONNECT\nreceipt:d\n\n\0")
-            assert [frame.headers.get("receipt-id") for frame in await peer.rest()] == ["a", "d"]
+            assert [frame.headers.get("receipt-id") for frame in await peer.read_all()] == ["a", "d"]
             await until(lambda: not world.broker.private_queues())
 
     run(tmp_path, test)
@@ -152,7 +152,7 @@ def test_a_deleted_queue_ends_its_subscribers_with_an_error(tmp_path: Path) -> N
         await producer.frame()
         assert (await peer.frame()).command == "MESSAGE"
         world.broker.delete(A, lambda _existed: None)
-        assert (await peer.rest())[-1].command == "ERROR"
+        assert (await peer.read_all())[-1].command == "ERROR"
         await producer.send(b"SEND\ndestination:/queue/a\nreceipt:2\n\n2\0")
         assert (await producer.frame()).headers["receipt-id"] == "2", "created again on the next use"
 

@@ -29,7 +29,7 @@ def test_message_round_trips(tmp_path: Path) -> None:
         await peer.send(b"ACK\nid:%b\nreceipt:a\n\n\0" % frames["MESSAGE"].headers["ack"].encode())
         assert (await peer.frame()).headers["receipt-id"] == "a"
         await peer.send(b"DISCONNECT\nreceipt:bye\n\n\0")
-        assert [frame.headers for frame in await peer.rest()] == [{"receipt-id": "bye"}]
+        assert [frame.headers for frame in await peer.read_all()] == [{"receipt-id": "bye"}]
 
     run(tmp_path, test)
 
@@ -55,7 +55,7 @@ def test_m10_an_error_reaches_a_client_that_is_still_sending(tmp_path: Path) -> 
         for _ in range(20):
             peer = await world.peer()
             peer.writer.write(b"BOGUS\nreceipt:r\n\n\0" + b"x" * 3_000_000)
-            (error,) = await peer.rest()
+            (error,) = await peer.read_all()
             assert error.command == "ERROR"
             peer.writer.close()
 
@@ -79,7 +79,7 @@ def test_half_closed_client_gets_its_receipts(tmp_path: Path) -> None:
         peer = await world.peer(connect=False)
         peer.writer.write(CONNECT + b"SEND\ndestination:/queue/a\nreceipt:r\n\n1\0")
         peer.writer.write_eof()
-        assert [frame.command for frame in await peer.rest()] == ["CONNECTED", "RECEIPT"]
+        assert [frame.command for frame in await peer.read_all()] == ["CONNECTED", "RECEIPT"]
 
     run(tmp_path, test)
 
@@ -117,7 +117,7 @@ def test_reading_stops_while_too_much_is_unconfirmed(tmp_path: Path, calls: list
         del world.host.submit
         for job in held:
             world.host.submit(*job)
-        assert [frame.headers for frame in await peer.rest()] == [{"receipt-id": "r"}]
+        assert [frame.headers for frame in await peer.read_all()] == [{"receipt-id": "r"}]
         assert world.count() == count
 
     run(tmp_path, test, limits=Limits(unconfirmed_max=1000))
@@ -144,7 +144,7 @@ def test_c18_a_client_that_does_not_connect_is_closed(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer(connect=False)
         await peer.send(b"CONN")
-        (error,) = await peer.rest()
+        (error,) = await peer.read_all()
         assert "CONNECT" in error.headers["message"]
 
     run(tmp_path, test, limits=Limits(connect_ms=1000))
@@ -155,7 +155,7 @@ def test_frame_that_trickles_in_times_out(tmp_path: Path) -> None:
         peer = await world.peer()
         await peer.send(b"SEND\ndestination:/queue/a\n")
         world.host.shift_ms = 60_000
-        (error,) = await peer.rest()
+        (error,) = await peer.read_all()
         assert "complete frame" in error.headers["message"]
 
     run(tmp_path, test, limits=Limits(frame_ms=100))
@@ -191,9 +191,9 @@ def test_stopping_tells_the_clients(tmp_path: Path) -> None:
             busy.writer.write(b"SEND\ndestination:/queue/a\nreceipt:r\n\n1\0")
             await until(lambda: bool(world.broker.queues()))
             stopping = asyncio.ensure_future(world.server.stop())
-            (error,) = await idle.rest()
+            (error,) = await idle.read_all()
             assert error.headers["message"] == "the server is shutting down"
-            assert [frame.command for frame in await busy.rest()] == ["RECEIPT", "ERROR"]
+            assert [frame.command for frame in await busy.read_all()] == ["RECEIPT", "ERROR"]
             for peer in (idle, busy):
                 peer.writer.close()
             await asyncio.wait_for(stopping, WAIT_S)

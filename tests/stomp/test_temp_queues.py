@@ -63,7 +63,7 @@ def test_reason_for_closing_a_slow_subscriber_is_reported(tmp_path: Path) -> Non
         for n in range(2000):
             await publisher.send(NEWS % (n, b"x" * 500))
             assert (await publisher.frame()).headers["receipt-id"] == str(n)
-        error = (await stuck.rest())[-1]
+        error = (await stuck.read_all())[-1]
         assert error.command == "ERROR"
         assert "too slow" in error.headers["message"]
 
@@ -78,7 +78,7 @@ def test_a_burst_that_fills_the_private_queue_at_once_does_not_fail_its_publishe
         publisher.writer.write(b"".join([NEWS % (n, body) for n in range(count)]))
         got = {(await publisher.frame()).headers["receipt-id"] for _ in range(count)}
         assert got == {str(n) for n in range(count)}
-        assert (await stuck.rest())[-1].command == "ERROR"
+        assert (await stuck.read_all())[-1].command == "ERROR"
         await until(lambda: not world.broker.private_queues())
 
     run(tmp_path, test)
@@ -94,7 +94,7 @@ def test_stuck_requester_does_not_close_the_responder(tmp_path: Path) -> None:
         server.writer.write(b"".join([reply % (reply_address(name).encode(), n, body) for n in range(count)]))
         got = {(await server.frame()).headers["receipt-id"] for _ in range(count)}
         assert got == {str(n) for n in range(count)}
-        assert "too slow" in (await asker.rest())[-1].headers["message"]
+        assert "too slow" in (await asker.read_all())[-1].headers["message"]
 
     run(tmp_path, test)
 

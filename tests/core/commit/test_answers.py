@@ -64,7 +64,7 @@ def test_repeat_under_a_key_is_not_confirmed_before_earlier_publishes() -> None:
     desk.publish("again", key=key("k"))
     assert desk.reported() == ["again: 1 1"], "a repeat that waited for a commit is no new first"
     desk.lab.restart("power")
-    desk.queue = desk.lab.again(desk.queue)
+    desk.queue = desk.lab.reopened(desk.queue)
     desk.publish("after a crash", key=key("k"))
     assert desk.reported() == ["after a crash: 1 1"]
 

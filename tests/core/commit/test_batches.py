@@ -16,8 +16,8 @@ from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, QueueFul
 from curbstone.core.message import Message
 from curbstone.core.orders import orders_in, orders_of
 from curbstone.core.values import UndoRequest
-from tests.kit.books import check_room
 from tests.kit.lab import Lab, Peer
+from tests.kit.room_check import check_room
 
 
 def member(batch: str, body: bytes = b"x", *, size: int = 0, to: str = "", lines: Any = (), **orders: Any) -> Message:
@@ -164,7 +164,7 @@ def test_undo_does_not_reopen_or_change_a_batch(lab: Lab) -> None:
     lab.answer(lambda done: queue.undo(UndoRequest(10), done), passing_ms=1000)
     assert len(lab.bodies(queue)) == 4
     lab.restart("kill")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     lab.pop_all(queue)
     assert reports(lab) == [report("a", 2), report("b", 2)]
 
@@ -288,11 +288,11 @@ def test_dropped_batch_frees_its_id(lab: Lab, queue: LocalQueue) -> None:
     assert lab.answer(lambda done: queue.drop_batch("a", done)) == (None, False)
     for how in ("kill", "power"):
         lab.restart(how)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
         assert queue.batches() == []
     lab.publish_messages(queue, members("a", 1))
     lab.restart("kill")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert [lab.pop(queue), lab.pop(queue)] == [b"0", b"1"]
     assert tally(queue) == {"size": 1, "stored": 1, "pending": 1}, "the first two were of the batch that was dropped"
     assert lab.pop(queue) == b"0"
@@ -323,4 +323,4 @@ def test_batch_incomplete_for_a_week_is_dropped_when_another_begins(lab: Lab, qu
     assert {each.tally.id for each in queue.batches()} == {"pending", "b", "new"}
     assert queue.stats.batches_abandoned == 1
     lab.restart("power")
-    assert {each.tally.id for each in lab.again(queue).batches()} == {"pending", "b", "new"}
+    assert {each.tally.id for each in lab.reopened(queue).batches()} == {"pending", "b", "new"}

@@ -61,7 +61,7 @@ def test_directory_never_exceeds_the_cap_while_filled_acked_and_cleaned(cap: int
         assert lab.held(queue) <= queue.counts().bytes <= cap
     assert refused > 0
     lab.restart("power")
-    assert set(p.message.seq for p in lab.peek(lab.again(queue))) == set(peer.consumer.unsettled)
+    assert set(p.message.seq for p in lab.peek(lab.reopened(queue))) == set(peer.consumer.unsettled)
 
 
 @HOWS
@@ -72,7 +72,7 @@ def test_the_cap_holds_over_restarts_of_a_full_queue(lab: Lab, cap: int, how: st
         fill(lab, queue, cap // 100)
         bodies = len(lab.bodies(queue))
         lab.restart(how)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
         assert len(lab.bodies(queue)) == bodies and lab.held(queue) <= cap
         for _ in range(20):
             assert lab.pop(queue) is not None
@@ -87,7 +87,7 @@ def test_a_refused_publish_changes_nothing(lab: Lab, cap: int) -> None:
     assert str(error) == f"queue default/q has too little room left under its cap of {cap} bytes"
     assert lab.bodies(queue) == before
     lab.restart("power")
-    assert lab.bodies(lab.again(queue)) == before
+    assert lab.bodies(lab.reopened(queue)) == before
 
 
 def test_refused_message_does_not_fit_a_moment_later(lab: Lab) -> None:
@@ -125,7 +125,7 @@ def test_an_ack_always_fits_when_the_queue_is_full(lab: Lab, cap: int, size: int
         peer.ack(*held[start : start + 50])
     assert queue.counts()[:3] == (0, 0, 0)
     lab.restart("power")
-    assert lab.bodies(lab.again(queue)) == []
+    assert lab.bodies(lab.reopened(queue)) == []
 
 
 @pytest.mark.parametrize("cap", [64 * KIB, 128 * KIB, CAPS[1]])
@@ -141,7 +141,7 @@ def test_a_nack_of_everything_fits_when_the_queue_is_full(lab: Lab, cap: int, si
     for start in range(0, len(held), 100):
         peer.nack(*held[start : start + 100])
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert [found.tries for found in lab.peek(queue)] == [1] * len(held)
     assert len(lab.pop_all(queue) if len(held) < 1000 else held) == len(held)
 
@@ -216,7 +216,7 @@ def test_one_old_unsettled_message_never_pins_the_log(lab: Lab, cap: int) -> Non
     peer.nack(1)
     assert peer.tries == [0, 1]
     lab.restart("power")
-    assert [(found.message.seq, found.message.body) for found in lab.peek(lab.again(queue))] == [(1, b"old")]
+    assert [(found.message.seq, found.message.body) for found in lab.peek(lab.reopened(queue))] == [(1, b"old")]
 
 
 # --- small again
@@ -242,7 +242,7 @@ def test_an_idle_empty_queue_holds_at_most_64_kib(lab: Lab, cap: int, emptied_by
     lab.pass_time(10_000)
     assert lab.held(queue) <= queue.counts().bytes <= 64 * KIB
     lab.restart()
-    assert lab.held(lab.again(queue)) <= 64 * KIB
+    assert lab.held(lab.reopened(queue)) <= 64 * KIB
 
 
 @pytest.mark.parametrize("cap", CAPS)
@@ -369,4 +369,4 @@ def test_messages_settled_by_id_do_not_reduce_the_largest_message(lab: Lab) -> N
     lab.settle()
     assert 0.45 * live < queue.index.runs.bytes_live < 0.55 * live
     lab.restart()
-    assert 0.45 * live < lab.again(queue).index.runs.bytes_live < 0.55 * live
+    assert 0.45 * live < lab.reopened(queue).index.runs.bytes_live < 0.55 * live

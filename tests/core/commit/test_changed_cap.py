@@ -35,7 +35,7 @@ def shrunk(how: str = "kill") -> tuple[Lab, LocalQueue, int]:
     lab.defaults = QueueOptions(cap=SMALL, max_message_size=SMALL // 4)
     lab.disk.caps = lambda _directory: LARGE
     lab.restart(how)
-    return lab, lab.again(queue), count
+    return lab, lab.reopened(queue), count
 
 
 # --- raised
@@ -61,7 +61,7 @@ def test_raised_cap_applies_when_durable(how: str) -> None:
             pass
         lab.disk.crash_in = -1
         lab.restart(how)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
         assert lab.held(queue) <= queue.options.cap
         assert raised != [None] or queue.options.cap == LARGE
         assert lab.pop(queue) is not None
@@ -88,7 +88,7 @@ def test_cap_that_failed_to_store_does_not_apply_and_can_be_retried() -> None:
     assert lab.answer(partial(lab.broker.declare, queue.name, {"cap": LARGE})) == (None,)
     assert fill(lab, queue) > 0
     lab.restart("power")
-    assert lab.again(queue).options.cap == LARGE
+    assert lab.reopened(queue).options.cap == LARGE
 
 
 # --- lowered
@@ -143,7 +143,7 @@ def test_cap_is_not_lowered_below_what_a_crash_may_restore(how: str) -> None:
     lab.pass_time(2000)  # it tries again by itself: what failed is no part of the log now
     assert lab.answer(partial(lab.broker.declare, queue.name, {"cap": SMALL})) == (None,)
     lab.restart(how)
-    assert lab.pop_all(lab.again(queue)) == numbered(8, 1000)
+    assert lab.pop_all(lab.reopened(queue)) == numbered(8, 1000)
 
 
 def is_lowered(lab: Lab, queue: LocalQueue, changes: Change) -> bool:
@@ -186,8 +186,8 @@ def test_queue_above_its_cap_recovers_by_settling_and_cleaning(how: str) -> None
     left = len(lab.bodies(queue))
     lab.disk.caps = lambda _directory: SMALL
     lab.restart(how)
-    assert len(lab.bodies(lab.again(queue))) == left
-    fill(lab, lab.again(queue))
+    assert len(lab.bodies(lab.reopened(queue))) == left
+    fill(lab, lab.reopened(queue))
 
 
 def test_confirms_of_a_queue_above_its_cap_survive_a_crash() -> None:
@@ -201,7 +201,7 @@ def test_confirms_of_a_queue_above_its_cap_survive_a_crash() -> None:
             left.discard(int(body.partition(b":")[0]))
             if number % 40 == seed:
                 lab.restart(("kill", "power")[seed % 2])
-                queue = lab.again(queue)
+                queue = lab.reopened(queue)
                 assert {int(body.partition(b":")[0]) for body in lab.bodies(queue)} == left
 
 

@@ -54,8 +54,8 @@ def test_a_failed_sync_confirms_nothing_and_the_next_publish_goes_to_a_new_segme
     assert lab.publish(queue, "second")
     assert queue.log.active.path != segment
     lab.restart("power")
-    assert lab.bodies(lab.again(queue)) == [b"first", b"second"]
-    assert not lab.again(queue).damaged
+    assert lab.bodies(lab.reopened(queue)) == [b"first", b"second"]
+    assert not lab.reopened(queue).damaged
 
 
 def test_an_ack_whose_sync_failed_is_not_confirmed_but_takes_effect_later() -> None:
@@ -64,7 +64,7 @@ def test_an_ack_whose_sync_failed_is_not_confirmed_but_takes_effect_later() -> N
     ((error,),) = [lab.answer(lambda done: peer.consumer.ack([1], done))]
     assert isinstance(error, Unavailable)
     lab.restart("power")
-    assert lab.bodies(lab.again(queue)) == []
+    assert lab.bodies(lab.reopened(queue)) == []
 
 
 def test_a_nack_whose_sync_failed_keeps_its_tries() -> None:
@@ -74,7 +74,7 @@ def test_a_nack_whose_sync_failed_keeps_its_tries() -> None:
     (error,) = lab.answer(lambda done: peer.consumer.nack([1], on_done=done))
     assert isinstance(error, Unavailable)
     lab.restart("power")
-    assert [found.tries for found in lab.peek(lab.again(queue))] == [1]
+    assert [found.tries for found in lab.peek(lab.reopened(queue))] == [1]
 
 
 def test_the_tries_of_messages_that_were_delivered_again_are_written_after_their_commit_failed() -> None:
@@ -84,7 +84,7 @@ def test_the_tries_of_messages_that_were_delivered_again_are_written_after_their
     lab.pass_time(1000)
     assert peer.tries == [0, 1]
     lab.restart("power")
-    assert [found.tries for found in lab.peek(lab.again(queue))] == [2]
+    assert [found.tries for found in lab.peek(lab.reopened(queue))] == [2]
 
 
 def test_requeue_during_a_failing_commit_keeps_its_state(lab: Lab, queue: LocalQueue) -> None:
@@ -98,7 +98,7 @@ def test_requeue_during_a_failing_commit_keeps_its_state(lab: Lab, queue: LocalQ
     assert queue.writer.is_busy, "the commit that says so is under way"
     assert lab.answer(lambda done: peer.consumer.nack([1, 2, 3], delay_ms=60_000, on_done=done)) == (None,)
     lab.restart("power")
-    assert [(found.tries, found.state) for found in lab.peek(lab.again(queue))] == [(2, "delayed")] * 3
+    assert [(found.tries, found.state) for found in lab.peek(lab.reopened(queue))] == [(2, "delayed")] * 3
 
 
 def test_transaction_with_a_failed_sync_releases_its_claims() -> None:
@@ -112,7 +112,7 @@ def test_transaction_with_a_failed_sync_releases_its_claims() -> None:
     assert list(peer.consumer.unsettled) == [1] and lab.bodies(queue) == [b"first"]
     assert lab.publish(queue, "second")  # in a new segment, which says where the one before ends
     lab.restart("power")
-    assert lab.bodies(lab.again(queue)) == [b"first", b"second"]
+    assert lab.bodies(lab.reopened(queue)) == [b"first", b"second"]
 
 
 def test_disk_that_keeps_failing_refuses_publishes_and_fails_health() -> None:
@@ -133,7 +133,7 @@ def test_disk_that_keeps_failing_refuses_publishes_and_fails_health() -> None:
     peer.ack(1)
     lab.publish(queue, "after")
     lab.restart("power")
-    assert lab.bodies(lab.again(queue)) == [b"after"]
+    assert lab.bodies(lab.reopened(queue)) == [b"after"]
 
 
 @pytest.mark.parametrize("failures", range(1, 8))
@@ -152,7 +152,7 @@ def test_confirmed_messages_survive_a_power_cut_after_many_failed_syncs(failures
         lab.pass_time(300)
     assert failing.left < 0 and refused
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert lab.bodies(queue) == confirmed and not queue.damaged
 
 
@@ -257,7 +257,7 @@ def test_transaction_refused_by_a_full_disk_is_absent_after_a_crash() -> None:
     (error,) = lab.answer(transaction.commit)
     assert error is not None
     lab.restart("kill")
-    assert lab.bodies(lab.again(queue)) == [b"first"] and lab.bodies(lab.again(other)) == []
+    assert lab.bodies(lab.reopened(queue)) == [b"first"] and lab.bodies(lab.reopened(other)) == []
 
 
 def test_options_that_cannot_be_stored_are_reported() -> None:
@@ -269,7 +269,7 @@ def test_options_that_cannot_be_stored_are_reported() -> None:
     (error,) = lab.answer(lambda done: lab.broker.declare(queue.name, {"lease": 5}, done))
     assert error is None
     lab.restart("power")
-    assert lab.again(queue).options.lease == 5
+    assert lab.reopened(queue).options.lease == 5
 
 
 # --- sync modes
@@ -310,7 +310,7 @@ def test_interval_syncs_once_per_interval_and_only_after_changes() -> None:
     lab.pass_time(1000)
     assert len(counted) == 1
     lab.restart("power")
-    assert lab.bodies(lab.again(queue)) == numbered(10)
+    assert lab.bodies(lab.reopened(queue)) == numbered(10)
 
 
 def test_sync_due_during_a_commit_follows_it() -> None:
@@ -337,7 +337,7 @@ def test_sync_mode_never_does_not_sync() -> None:
     lab.pass_time(10_000)
     assert len(counted) == 0
     lab.restart("kill")
-    assert lab.bodies(lab.again(queue)) == numbered(10)
+    assert lab.bodies(lab.reopened(queue)) == numbered(10)
 
 
 @pytest.mark.parametrize("sync", ["interval:100", "never"])
@@ -347,7 +347,7 @@ def test_a_clean_shutdown_loses_nothing_in_any_mode(sync: str) -> None:
     lab.publish(queue, *numbered(10))
     lab.shutdown()
     lab.start(lab.host.wall_ms())
-    assert lab.bodies(lab.again(queue)) == numbered(10)
+    assert lab.bodies(lab.reopened(queue)) == numbered(10)
 
 
 @pytest.mark.parametrize("sync", ["interval:100", "never"])
@@ -359,7 +359,7 @@ def test_power_cut_without_sync_loses_only_the_newest(sync: str, seed: int) -> N
     for body in sent:
         lab.publish(queue, body)
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     found = lab.bodies(queue)
     assert set(found) <= set(sent) and found == sorted(found, key=sent.index)
     assert lab.publish(queue, "continues")

@@ -44,7 +44,7 @@ def test_pending_messages_take_nine_tenths_again_after_settles_in_any_order() ->
         held = list(peer.consumer.unsettled)
         peer.ack(*dice.sample(held, len(held) // 3))
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     fill(lab, queue, 3000)
     assert pending_share(queue) >= 0.9
 
@@ -85,7 +85,7 @@ def test_a_log_with_larger_segments_of_an_earlier_version_continues(
         assert pending_share(queue) < 0.9 and max(segment.end for segment in queue.log.segments) > 60 * KIB
         lab.restart(how)
     lab.restart(how)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert queue.counts().rdy == count and queue.log.room.left >= queue.log.room.kept
     fill(lab, queue, 1000)
     assert pending_share(queue) >= 0.9 and max(segment.end for segment in queue.log.segments) < 17 * KIB

@@ -24,7 +24,7 @@ def test_a_full_disk_refuses_publishes_and_still_confirms_acks() -> None:
         peer.ack(seq)
     peer.ack(*list(peer.consumer.unsettled)[:80])
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert len(lab.bodies(queue)) == 101 and not queue.damaged
 
 
@@ -38,7 +38,7 @@ def test_publishes_succeed_again_when_the_disk_has_room() -> None:
     assert lab.broker.health().ok
     lab.publish(queue, b"x" * 50_000)
     lab.restart("power")
-    assert [len(body) for body in lab.bodies(lab.again(queue))] == [5, 50_000]
+    assert [len(body) for body in lab.bodies(lab.reopened(queue))] == [5, 50_000]
 
 
 def test_disk_without_room_for_preallocation_accepts_a_message() -> None:
@@ -62,7 +62,7 @@ def test_disk_that_fills_up_keeps_confirmed_messages(room: int) -> None:
         lab.pass_time(100)
     assert len(confirmed) < 120
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert lab.bodies(queue) == confirmed and not queue.damaged
 
 
@@ -77,7 +77,7 @@ def test_publish_refused_by_a_full_disk_is_absent_after_a_crash(how: str, room: 
     ((error, _, _),) = lab.publish_answers(queue, [message(b"x" * 60_000)])
     assert isinstance(error, QueueFull)
     lab.restart(how)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert lab.bodies(queue) == [b"first"] and not queue.damaged
     assert lab.publish(queue, "second") == [2]
 
@@ -99,7 +99,7 @@ def test_backlog_can_be_acked_on_a_full_disk_while_producers_retry(count: int, s
     lab.pass_time(10_000)
     assert lab.held(queue) <= 64 * 1024, "an empty queue shrinks, also on a full disk"
     lab.restart("power")
-    assert lab.bodies(lab.again(queue)) == []
+    assert lab.bodies(lab.reopened(queue)) == []
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -127,7 +127,7 @@ def test_repeatedly_full_disk_loses_only_refused_messages(caplog: pytest.LogCapt
     failures = [record.getMessage() for record in caplog.records if "failed" in record.getMessage()]
     assert failures and all("No space left" in text for text in failures)
     lab.restart("power")
-    assert [each.message.seq for each in lab.peek(lab.again(queue))] == confirmed
+    assert [each.message.seq for each in lab.peek(lab.reopened(queue))] == confirmed
 
 
 def test_full_disk_is_reported_until_there_is_room() -> None:
@@ -151,7 +151,7 @@ def test_settle_reserve_is_used_after_a_restart_on_a_full_disk() -> None:
     capacity = used(lab)
     lab.restart("kill")
     lab.disk.capacity = capacity
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     peer = Peer(lab, queue, window=10)
     while peer.consumer.unsettled:
         (error,) = lab.answer(lambda done: peer.consumer.ack([min(peer.consumer.unsettled)], done))

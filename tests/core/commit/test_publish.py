@@ -51,7 +51,7 @@ def test_any_body_and_headers_round_trip_over_restarts(lab: Lab, queue: LocalQue
     lab.publish_messages(queue, [Message(body, b"content-type:a/b\nx\\c:\\\\\n"), Message(body)])
     for how in ("shutdown", "kill", "power"):
         lab.restart(how)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
         found = [peeked.message for peeked in lab.peek(queue)]
         assert [(m.body, m.headers) for m in found] == [(body, b"content-type:a/b\nx\\c:\\\\\n"), (body, b"")]
 
@@ -65,7 +65,7 @@ def test_a_message_keeps_its_publish_time_and_id(lab: Lab, queue: LocalQueue) ->
         assert found.message.timestamp_ms == published_ms
         assert queue.parse_id(queue.message_id(found.message.seq)) == 1
         lab.restart()
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
 
 
 def test_message_id_needs_no_escaping(lab: Lab) -> None:
@@ -98,11 +98,11 @@ def test_seqs_never_repeat_when_everything_was_settled_before_a_restart(how: str
         assert len(lab.pop_all(queue)) == 40
         lab.pass_time(3000)  # an idle, empty queue shrinks
         lab.restart(how)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
     lab.publish(queue, "a")
     assert lab.purge(queue) == 1
     lab.restart(how)
-    assert lab.publish(lab.again(queue), "b") == [last + 2]
+    assert lab.publish(lab.reopened(queue), "b") == [last + 2]
 
 
 def test_too_large_message_in_a_list_is_refused_alone(lab: Lab) -> None:
@@ -144,7 +144,7 @@ def test_a_publish_to_a_queue_that_is_being_created_waits_for_it(lab: Lab) -> No
     assert not queue.counts().rdy
     assert lab.publish(queue, "a", "b") == [1, 2]
     lab.restart("power")
-    assert lab.bodies(lab.again(queue)) == [b"a", b"b"]
+    assert lab.bodies(lab.reopened(queue)) == [b"a", b"b"]
 
 
 def test_a_publish_to_a_deleted_queue_is_refused(lab: Lab, queue: LocalQueue) -> None:

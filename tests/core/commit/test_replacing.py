@@ -14,8 +14,8 @@ from curbstone.core.message import Message
 from curbstone.core.orders import asked_name, check_names, orders_of
 from curbstone.core.values import Outcome, UndoRequest
 from tests.core.commit.test_unique import named as unique
-from tests.kit.books import check_room
 from tests.kit.lab import Lab, Peer
+from tests.kit.room_check import check_room
 
 
 def named(name: str, body: str, *, most_ms: int = 0, **orders: object) -> Message:
@@ -55,7 +55,7 @@ def test_last_of_many_with_one_name_in_a_batch_replaces_the_others(
         peer.ack(*peer.seqs)
         assert peer.bodies == [b"99", b"other"]
         lab.restart("power")
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
         assert lab.lease(queue)[0].delivery.tries == 1, "its delivery was noted"
     else:
         assert lab.bodies(queue) == [b"99", b"other"]
@@ -118,7 +118,7 @@ def test_longest_wait_delivers_despite_replacements(lab: Lab, queue: LocalQueue)
 def test_longest_wait_survives_a_restart(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, named("a", "1", delay_ms=60_000, most_ms=3000))
     lab.restart("power", after_ms=2000)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     publish(lab, queue, named("a", "2", delay_ms=60_000, most_ms=3000))
     assert lab.bodies(queue) == [b"2"]
     peer = Peer(lab, queue)
@@ -139,7 +139,7 @@ def test_only_the_replacement_survives_any_restart(lab: Lab, queue: LocalQueue, 
     publish(lab, queue, named("a", "1"), named("a", "2"))
     publish(lab, queue, named("a", "3"))
     lab.restart(how)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert lab.bodies(queue) == [b"3"]
     publish(lab, queue, named("a", "4"))
     assert lab.bodies(queue) == [b"4"]
@@ -156,7 +156,7 @@ def test_crash_at_any_call_leaves_the_old_or_the_new_message(calls: int) -> None
     for _ in range(calls):
         lab.host.turn() or lab.host.work()
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert lab.bodies(queue) in ([[b"new"]] if answers else [[b"old"], [b"new"]])
     check_room(queue)
 

@@ -15,8 +15,8 @@ from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.message import Message
 from curbstone.core.orders import asked_name, check_names, orders_in, orders_of
 from curbstone.core.values import IdempotencyKey, Numbered, Outcome, UndoRequest
-from tests.kit.books import check_room
 from tests.kit.lab import Lab, Peer
+from tests.kit.room_check import check_room
 
 
 def named(name: str, body: bytes = b"x", *, until: str = "", **orders: object) -> Message:
@@ -130,7 +130,7 @@ def test_name_until_delivered_stays_released_after_a_crash(lab: Lab, queue: Loca
     lab.lease(queue)
     lab.settle()
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert publish(lab, queue, named("a"), named("b")) == [3, -2]
 
 
@@ -143,7 +143,7 @@ def test_names_survive_restarts(lab: Lab, queue: LocalQueue, how: str) -> None:
     lab.pop(queue)
     for _ in range(2):
         lab.restart(how)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
         assert publish(lab, queue, named("b"), named("c")) == [-2, -3]
     assert publish(lab, queue, named("a")) == [4]
     check_room(queue)
@@ -159,7 +159,7 @@ def test_names_outlive_their_segments(lab: Lab) -> None:
         lab.answer(lambda done: queue.settle_by_id(queue.state.committed_end - 1, done))
     assert queue.log.segments[0].number > 2
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert queue.facts.count(Note.NAME) == 1
     assert publish(lab, queue, named("kept"), named("gone")) == [-1, 103]
     check_room(queue)
@@ -227,7 +227,7 @@ def test_each_queue_of_a_transaction_checks_names_itself_also_after_a_crash(lab:
         lab.host.turn() or lab.host.work()
     if calls is not None:
         lab.restart("power")
-        first, second = lab.again(first), lab.again(second)
+        first, second = lab.reopened(first), lab.reopened(second)
     assert (lab.bodies(first), lab.bodies(second)) in [([b"x", b"stored"], [b"stored"]), ([b"x"], [])]
     if answers or calls is None:
         assert (answers, lab.bodies(second)) == ([None], [b"stored"])
@@ -251,7 +251,7 @@ def test_idempotency_key_is_checked_before_the_name_and_consumed_by_a_duplicate(
     assert lab.answer(partial(queue.publish, [left_out], key=key)) == (None, 1, 1)
     assert left_out.is_duplicate
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     lab.pop(queue)
     assert lab.answer(partial(queue.publish, [named("a")], key=key)) == (None, 1, 1)
     assert lab.bodies(queue) == []
@@ -267,7 +267,7 @@ def test_duplicate_name_consumes_the_producer_number(lab: Lab, queue: LocalQueue
         lab.settle()
     assert answers == [(None, 1, 1)] * 4
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     last = queue.last_number(producer)
     assert last is not None and (last.number, last.seq) == (4, 1)
     lab.pop(queue)
@@ -299,7 +299,7 @@ def test_undo_restores_the_name_unless_taken(lab: Lab) -> None:
     assert lab.bodies(queue) == [b"x", b"x", b"other"]
     assert publish(lab, queue, named("a"), named("b")) == [-1, -3]
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert publish(lab, queue, named("a"), named("b")) == [-1, -3]
     check_room(queue)
 

@@ -22,7 +22,7 @@ def test_acked_message_never_returns(lab: Lab, queue: LocalQueue, how: str) -> N
     peer = Peer(lab, queue)
     peer.ack(2, 5, 1)
     lab.restart(how)
-    assert lab.bodies(lab.again(queue)) == [numbered(6)[index] for index in (2, 3, 5)]
+    assert lab.bodies(lab.reopened(queue)) == [numbered(6)[index] for index in (2, 3, 5)]
 
 
 def test_an_ack_is_confirmed_only_when_it_is_on_disk(lab: Lab, queue: LocalQueue) -> None:
@@ -80,7 +80,7 @@ def test_tries_count_up_and_survive_every_restart(lab: Lab, queue: LocalQueue) -
         peer.consumer.hold()
         peer.nack(1)
         lab.restart(how)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
     assert lab.peek(queue)[0].tries == 6
 
 
@@ -89,7 +89,7 @@ def test_message_held_at_a_restart_is_redelivered(lab: Lab, queue: LocalQueue, h
     lab.publish(queue, "a", "b", "c")
     Peer(lab, queue, window=2)
     lab.restart(how)  # no time has passed: what was handed out is written down at once
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert queue.counts()[:3] == (3, 0, 0)
     assert Peer(lab, queue).tries == [1, 1, 0]
 
@@ -101,7 +101,7 @@ def test_message_leased_from_a_backlog_is_marked_redelivered(lab: Lab, how: str)
     lab.lease(queue, 2)
     lab.lease(queue, 1, group="g")
     lab.restart(how)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert Peer(lab, queue).tries == [1, 1, 0]
     assert Peer(lab, queue, group="g").tries == [1, 0, 0]
 
@@ -146,7 +146,7 @@ def test_a_rejected_message_without_a_dead_letter_queue_is_dropped_and_counted(l
     Peer(lab, queue).reject(1, error="bad")
     assert queue.counts()[:3] == (0, 0, 0) and queue.stats.dropped == 1
     lab.restart("power")
-    assert lab.bodies(lab.again(queue)) == []
+    assert lab.bodies(lab.reopened(queue)) == []
 
 
 def test_rejected_message_is_dead_lettered_with_its_origin_and_reason(lab: Lab) -> None:
@@ -211,7 +211,7 @@ def test_max_tries_holds_across_restarts(lab: Lab) -> None:
             peer.nack(1)
         lab.pass_time(200)
         lab.restart("shutdown")
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
     assert given <= 3
 
 
@@ -230,7 +230,7 @@ def test_a_reject_is_confirmed_when_the_dead_letter_is_on_disk(lab: Lab) -> None
     Peer(lab, queue).reject(*range(1, 21))
     lab.restart("power")
     assert sorted(lab.bodies("dead")) == sorted(numbered(20))
-    assert lab.bodies(lab.again(queue)) == []
+    assert lab.bodies(lab.reopened(queue)) == []
 
 
 def test_full_dead_letter_queue_keeps_the_message_in_its_queue(lab: Lab) -> None:

@@ -40,7 +40,7 @@ def test_waiting_dead_letters_move_when_there_is_room(why: str, restarted: bool)
     assert 0 < held < 60 and sum(queue.counts()[:3]) == 100 - held
     if restarted:
         lab.restart("power")
-        queue, dead = lab.again(queue), lab.again(dead)
+        queue, dead = lab.reopened(queue), lab.reopened(dead)
     seen = Counter[bytes]()
     for _ in range(8):
         lab.pass_time(60_000)
@@ -82,7 +82,7 @@ def test_message_dying_during_a_stop_is_dead_lettered_after_the_start(
     lab.pass_time(100)
     assert ended and [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
     lab.start(lab.host.wall_ms() + 1000)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     if why != "expired":
         peer = Peer(lab, queue)
         peer.consumer.nack(peer.seqs[:1]) if why == "max_tries" else peer.consumer.reject(peer.seqs[:1])

@@ -172,7 +172,7 @@ def test_automatic_consumer_settles_on_delivery(lab: Lab, queue: LocalQueue) -> 
     assert peer.seqs == list(range(1, 2001))
     assert queue.counts()[:3] == (0, 0, 0)
     lab.restart()
-    assert lab.bodies(lab.again(queue)) == []
+    assert lab.bodies(lab.reopened(queue)) == []
 
 
 def test_an_automatic_consumer_can_be_held_too(lab: Lab, queue: LocalQueue) -> None:
@@ -209,7 +209,7 @@ def test_a_backlog_larger_than_memory_is_read_back_in_order() -> None:
     for _ in range(6):
         lab.publish(queue, *[b"x" * 10_000] * 100)
     lab.restart()
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     peer = Peer(lab, queue, window=50)
     while peer.consumer.unsettled:
         peer.ack(*peer.consumer.unsettled)

@@ -119,7 +119,7 @@ def test_only_delivered_messages_count_as_tried_after_a_crash(lab: Lab, how: str
     Peer(lab, queue)
     publish(lab, queue, "-1 b3")
     lab.restart(how)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert {found.message.body: found.tries for found in lab.peek(queue)} == {
         **{b"a1": 1, b"a2": 1, b"a3": 0, b"a4": 0, b"b1": 1, b"a5": 0, b"b2": 1, b"-1": 1, b"b3": 0}
     }
@@ -155,7 +155,7 @@ def test_the_rate_of_a_key_holds_beside_its_order_and_over_a_restart(lab: Lab) -
     lab.pass_time(1001)
     assert given(peer) == "a1 b1 a2"
     lab.restart()
-    peer = Peer(lab, lab.again(queue), auto=True)
+    peer = Peer(lab, lab.reopened(queue), auto=True)
     assert given(peer) == ""
     lab.pass_time(1001)
     assert given(peer) == "a3"
@@ -220,7 +220,7 @@ def test_a_noisy_tenant_does_not_delay_a_quiet_one(lab: Lab) -> None:
     peer.ack(1)
     assert peer.bodies[-1] == b"q", "it is the next"
     lab.restart()
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     lab.publish_messages(queue, [keyed("other", "o")])
     peer = Peer(lab, queue, window=10)
     seqs = 0
@@ -305,7 +305,7 @@ def test_a_group_and_a_restart_have_their_own_keys(lab: Lab) -> None:
     one, other = Peer(lab, queue, window=2), Peer(lab, queue, group="g", window=1)
     assert (given(one), given(other)) == ("a1 b1", "a1")
     lab.restart("kill")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     one, other = Peer(lab, queue, window=2), Peer(lab, queue, group="g", window=1)
     assert (given(one), one.tries, given(other), other.tries) == ("a1 b1", [1, 1], "a1", [1])
 
@@ -380,7 +380,7 @@ def test_messages_without_room_are_not_reread_for_key_rates(
     for number in range(10):
         lab.publish_messages(queue, [ranked(f"{number}1", number), message(b"x" * 60_000)])
     lab.restart()
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     lab.broker.shared.cache.bytes_max = 0
     queue.subscribe(lambda _: None, window=1, on_closed=lambda _: None)
     assert _turns(lab) < 1000
@@ -439,7 +439,7 @@ def test_priorities_without_room_for_keys_do_not_reread(
             queue, [message(b"x" * 60_000, headers=head, level=1 + number % 10), message("fills a run")]
         )
     lab.restart()
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     lab.broker.shared.cache.bytes_max = 0
     taken: list[Delivery] = []
     consumer = queue.subscribe(taken.extend, window=100, on_closed=lambda _: None)

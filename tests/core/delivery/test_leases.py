@@ -62,7 +62,7 @@ def test_settled_leases_are_counted_and_stale_ones_reported(lab: Lab, queue: Loc
     first, second, third = (lease.token for lease in lab.lease(queue, 3))
     assert settle(lab, queue, [first, "junk", second, first]) == (None, 2, ["junk", first])
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert lab.bodies(queue) == numbered(3)[2:]
     assert settle(lab, queue, [third]) == (None, 0, [third])
 
@@ -167,7 +167,7 @@ def test_a_pop_is_settled_and_on_disk_before_the_answer(lab: Lab, queue: LocalQu
         assert lab.host.turn() or lab.host.work()
     lab.restart("power")
     assert isinstance(answers[0], Delivery) and answers[0].message.body == b"a"
-    assert lab.bodies(lab.again(queue)) == [b"b"]
+    assert lab.bodies(lab.reopened(queue)) == [b"b"]
 
 
 def test_waiting_pops_are_served_in_order_also_by_a_delayed_message(lab: Lab, queue: LocalQueue) -> None:
@@ -221,7 +221,7 @@ def test_lease_is_bounded_by_bytes(restart: bool, wait_ms: int) -> None:
         lab.publish(queue, b"x" * 256 * 1024)
     if restart:
         lab.restart()
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
     (leases,) = lab.answer(lambda done: queue.lease(1000, 60_000, done, wait_ms=wait_ms))
     assert len(leases) == LEASE_BYTES_MAX // (256 * 1024) == 16
     assert [lease.delivery.message.seq for lease in leases] == list(range(1, 17))
@@ -251,7 +251,7 @@ def test_cancelled_lease_requeues_gathered_messages() -> None:
     for _ in range(8):
         lab.publish(queue, b"x" * 256 * 1024)
     lab.restart()
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     answers: list[object] = []
     waiter = queue.lease(1000, 60_000, answers.append)
     while not queue.counts().wip:

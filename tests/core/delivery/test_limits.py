@@ -134,7 +134,7 @@ def test_restart_begins_with_an_empty_bucket(lab: Lab) -> None:
     lab.pass_time(20_000)
     assert len(Peer(lab, queue).seqs) == 2
     lab.restart("kill", after_ms=0)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     peer = Peer(lab, queue)
     assert peer.seqs == []
     lab.pass_time(10_000)
@@ -178,7 +178,7 @@ def test_deliveries_in_any_interval_stay_within_burst_and_rate(seed: int) -> Non
             (peer.ack if dice.random() < 0.7 else partial(peer.nack, delay_ms=0))(delivery.message.seq)
         if dice.random() < 0.1:
             lab.restart(dice.choice(["kill", "shutdown", "power"]), after_ms=0)
-            queue = lab.again(queue)
+            queue = lab.reopened(queue)
             peer, seen = Peer(lab, queue, window=30), 0
     assert times, f"seed {seed}"
     for first, start in enumerate(times):

@@ -150,7 +150,7 @@ def test_keys_and_their_order_survive_a_restart(lab: Lab, queue: LocalQueue, how
     peer.ack(1)
     assert given(peer) == "a1 b1 a2"
     lab.restart(how)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     publish(lab, queue, "a4 b2")
     peer = Peer(lab, queue)
     assert given(peer) == "a2 b1" and peer.tries == [1, 1]
@@ -254,7 +254,7 @@ def test_undo_of_more_than_may_wait_does_not_block_behind_a_requeued_message(
 def test_waiting_messages_dropped_from_memory_are_read_again(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, "a1 a2 a3")
     lab.restart()
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     peer = Peer(lab, queue)
     for run in queue.index.runs:  # as where the memory is needed for others
         queue.index.reader.forget(run)

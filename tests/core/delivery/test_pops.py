@@ -50,7 +50,7 @@ def test_refused_pop_keeps_its_message_in_place(lab: Lab, queue: LocalQueue, end
         assert isinstance(first[0], Delivery)
     else:
         lab.restart(end)
-    peer = Peer(lab, lab.again(queue))
+    peer = Peer(lab, lab.reopened(queue))
     assert peer.bodies[-2:] == numbered(3)[1:] and (end != "none" or peer.tries == [0, 0])
 
 
@@ -61,7 +61,7 @@ def test_refused_pop_keeps_the_tries(lab: Lab, queue: LocalQueue) -> None:
     lab.disk.eio_chance = 0
     lab.pass_time(5000)
     lab.restart()
-    assert Peer(lab, lab.again(queue)).tries == [1]
+    assert Peer(lab, lab.reopened(queue)).tries == [1]
 
 
 def test_pop_is_refused_while_the_queue_cannot_write(lab: Lab, queue: LocalQueue) -> None:
@@ -94,7 +94,7 @@ def test_pop_with_a_failed_commit_is_answered_when_its_outcome_is_known(
     lab.pass_time(2000)
     assert isinstance(answers[0], Delivery) and answers[0].message.body == b"a"
     lab.restart("power")
-    assert lab.bodies(lab.again(queue)) == [b"b"]
+    assert lab.bodies(lab.reopened(queue)) == [b"b"]
 
 
 def test_cancelled_pop_with_a_failed_commit_keeps_its_message(lab: Lab, queue: LocalQueue) -> None:
@@ -108,7 +108,7 @@ def test_cancelled_pop_with_a_failed_commit_keeps_its_message(lab: Lab, queue: L
     lab.pass_time(2000)
     assert answers == [None]
     lab.restart("power")
-    assert lab.bodies(lab.again(queue)) == [b"a", b"b"]
+    assert lab.bodies(lab.reopened(queue)) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("end", ["shutdown", "delete"])
@@ -176,7 +176,7 @@ def test_pops_of_several_groups_and_publishes_share_a_commit(lab: Lab, queue: Lo
     assert bodies == [body for body in numbered(2) for _ in ("g", "h")]
     assert queue.stats.commits - commits <= 2
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert lab.pop_all(queue, "g") == lab.pop_all(queue, "h") == numbered(4)[2:]
 
 
@@ -193,7 +193,7 @@ def test_message_deleted_by_id_during_a_pop_is_settled_once(lab: Lab, queue: Loc
     assert isinstance(answers[0], Delivery)
     assert queue.counts()[:3] == (1, 0, 0) and lab.bodies(queue) == [b"b"]
     lab.restart()
-    assert lab.bodies(lab.again(queue)) == [b"b"]
+    assert lab.bodies(lab.reopened(queue)) == [b"b"]
 
 
 def test_pop_of_a_deleted_queue_is_answered(lab: Lab, queue: LocalQueue) -> None:
@@ -215,7 +215,7 @@ def test_a_stop_waits_for_a_pop_whose_settle_is_under_way(lab: Lab, queue: Local
     lab.host.turn()
     lab.restart("shutdown")
     assert isinstance(answers[0], Delivery)
-    assert lab.bodies(lab.again(queue)) == [b"b"]
+    assert lab.bodies(lab.reopened(queue)) == [b"b"]
 
 
 # ---------------------------------------------------------------- consumers that settle by taking

@@ -44,7 +44,7 @@ def test_highest_priority_first_in_order_within_a_priority(lab: Lab, queue: Loca
     publish(lab, queue, 4, 9, 0, 9, 4, 5, 0, 9)
     if how:
         lab.restart(how)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
     assert popped(lab, queue) == "9.1 9.3 9.7 5.5 4.0 4.4 0.2 0.6"
 
 
@@ -132,7 +132,7 @@ def test_a_transaction_over_two_queues_keeps_priorities_through_a_crash(lab: Lab
             transaction.publish(queue, ranked(priority))
     assert lab.answer(transaction.commit) == (None,)
     lab.restart("power")
-    assert [popped(lab, lab.again(queue)) for queue in queues] == ["9 4 0", "9 4 0"]
+    assert [popped(lab, lab.reopened(queue)) for queue in queues] == ["9 4 0", "9 4 0"]
 
 
 # --- each nth delivery
@@ -216,7 +216,7 @@ def test_a_backlog_of_all_priorities_is_read_back_in_order(how: str) -> None:
     expected = fill(lab, queue, 3000, 1)
     if how:
         lab.restart(how)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
     for run in queue.index.runs:
         queue.index.reader.forget(run)
     peer = Peer(lab, queue, window=100)
@@ -276,7 +276,7 @@ def test_only_delivered_priorities_count_as_tried_after_a_crash(lab: Lab, queue:
     assert peer.seqs == [2, 5, 1]
     lab.settle()
     lab.restart("power")
-    again = Peer(lab, lab.again(queue))
+    again = Peer(lab, lab.reopened(queue))
     assert list(zip(again.seqs, again.tries, strict=True)) == [(2, 1), (5, 1), (1, 1), (3, 0), (4, 0)]
 
 
@@ -293,7 +293,7 @@ def test_level_marks_are_rewritten_when_their_segment_is_dropped() -> None:
         lab.answer(lambda done, seq=seq: queue.settle_by_id(seq, done))  # type: ignore[misc]
     assert queue.facts.count(Note.RANK) == 1
     lab.restart("kill")
-    again = Peer(lab, lab.again(queue))
+    again = Peer(lab, lab.reopened(queue))
     assert list(zip(again.seqs, again.tries, strict=True)) == [(1, 1), (2, 0), (3, 0)]
 
 
@@ -308,7 +308,7 @@ def test_copied_messages_keep_their_priority() -> None:
     for _ in range(2):
         assert queue.by_priority() == {9: 1, 4: 1, 0: 1}
         lab.restart("power")
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
     assert popped(lab, queue) == "9.2 4.0 0.1"
 
 

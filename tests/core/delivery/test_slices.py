@@ -72,7 +72,7 @@ def test_message_settled_while_waiting_to_be_requeued_stays_settled(what: str) -
     left = range(1, MANY) if what == "nack" else ()
     assert [found.message.seq for found in lab.peek(queue)] == [*left]
     lab.restart("power")
-    assert [found.message.seq for found in lab.peek(lab.again(queue))] == [*left]
+    assert [found.message.seq for found in lab.peek(lab.reopened(queue))] == [*left]
 
 
 def test_queue_deleted_during_a_requeue_ends() -> None:

@@ -40,7 +40,7 @@ def test_delay_survives_a_restart(lab: Lab, queue: LocalQueue, how: str) -> None
     due_ms = lab.host.now_ms() + 10_000
     lab.publish(queue, "a", delay_ms=10_000)
     lab.restart(how, after_ms=4000)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     peer = Peer(lab, queue)
     assert queue.counts()[:3] == (0, 0, 1)
     lab.pass_time(due_ms - lab.host.now_ms() - 1)
@@ -55,7 +55,7 @@ def test_message_due_while_the_server_was_down_is_ready(lab: Lab, queue: LocalQu
     lab.publish(queue, "b")
     Peer(lab, queue).nack(2, delay_ms=20_000)
     lab.restart(how, after_ms=60_000)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert queue.counts()[:3] == (2, 0, 0)
     assert Peer(lab, queue).tries == [0, 1]
 
@@ -99,7 +99,7 @@ def test_expiry_continues_over_a_restart(lab: Lab, queue: LocalQueue, how: str) 
     lab.publish(queue, "a", ttl_ms=5000)
     lab.publish(queue, "b", ttl_ms=50_000)
     lab.restart(how, after_ms=10_000)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert lab.bodies(queue) == [b"b"]
     lab.pass_time(40_000)
     assert lab.bodies(queue) == []
@@ -155,7 +155,7 @@ def test_large_backlog_on_disk_expires() -> None:
     lab.publish(queue, *numbered(3000, 1000), ttl_ms=5000)
     lab.publish(queue, "stays")
     lab.restart(after_ms=1000)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     lab.pass_time(5000)
     assert lab.bodies(queue) == [b"stays"] and queue.counts()[:3] == (1, 0, 0)
 
@@ -172,7 +172,7 @@ def test_message_expires_after_its_neighbour_was_copied(lab: Lab, queue: LocalQu
     batch = b"".join(encode_batch(active.salt, header, entries))
     lab.disk.names[active.path].cache[active.end : active.end + length] = batch
     lab.restart("kill")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert lab.bodies(queue) == [b"a", b"b", b"c"] and not queue.damaged
     lab.pass_time(60_000)
     assert lab.bodies(queue) == []
@@ -206,7 +206,7 @@ def test_a_clock_that_was_set_while_the_server_was_down_loses_nothing(
     lab.publish(queue, "b")
     Peer(lab, queue).nack(2, delay_ms=5000)
     lab.restart(after_ms=jump_ms)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert sum(queue.counts()[:3]) == 2
     lab.publish(queue, "c")
     lab.pass_time(2 * HOUR_MS)

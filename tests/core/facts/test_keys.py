@@ -16,7 +16,7 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import CAP_BYTES_MIN, QueueOptions, SyncMode
 from curbstone.core.values import IdempotencyKey
-from tests.kit.books import check_room
+from tests.kit.room_check import check_room
 from tests.kit.simulated import SimDisk, SimHost
 
 NAME = queue_name("keyed")

@@ -14,8 +14,8 @@ from curbstone.core.engine.log.format import Note
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NumberGap, QueueFull
 from curbstone.core.options import CAP_BYTES_MIN
 from curbstone.core.values import Numbered, producer_key
-from tests.kit.books import check_room
 from tests.kit.lab import Lab, message
+from tests.kit.room_check import check_room
 
 Answer = tuple[CurbstoneError | None, int, int]
 
@@ -131,7 +131,7 @@ def test_a_gap_behind_a_refusal_alone_is_answered_too() -> None:
 def test_numbers_survive_a_restart_together_with_their_messages(lab: Lab, queue: LocalQueue, how: str) -> None:
     sent(lab, queue, 1, 3)
     lab.restart(how)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     check_room(queue)
     last = queue.last_number(A)
     assert last is not None and (last.number, last.seq) == (3, 3)
@@ -149,7 +149,7 @@ def test_numbers_outlive_the_segment_they_were_written_in() -> None:
         lab.pop_all(queue)
     check_room(queue)
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert sent(lab, queue, 1, 3) == [(None, 0, 2), (None, queue.reading.next - 1, 1)]
 
 
@@ -245,7 +245,7 @@ def test_random_histories_store_each_message_once_in_order(seed: int) -> None:
             lab.settle()
         if rng.random() < 0.08:
             lab.restart("power")
-            queue = lab.again(queue)
+            queue = lab.reopened(queue)
         elif lab.disk.eio_chance:
             lab.disk.eio_chance = 0
             lab.pass_time(3000)

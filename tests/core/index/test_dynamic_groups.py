@@ -91,7 +91,7 @@ def test_settles_of_a_dropped_group_survive_copying(lab: Lab, how: str) -> None:
     assert queue.log.segments[0].number > first
     for _ in range(2):
         lab.restart(how)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
     assert lab.pop_all(queue, "done") == []
     assert Peer(lab, queue, group="waits").bodies == numbered(3, 100)
 
@@ -108,7 +108,7 @@ def test_recreated_group_knows_earlier_deliveries(lab: Lab, queue: LocalQueue, h
     lab.pass_time(0)
     lab.publish(queue, "three", groups=("g2",))
     lab.restart(how)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert Peer(lab, queue, group="g").tries == [1]
     assert Peer(lab, queue, group="g2").tries == [0]
 
@@ -119,7 +119,7 @@ def test_start_creates_only_groups_with_pending_messages(lab: Lab, queue: LocalQ
         if number % FEW:
             assert lab.pop(queue, f"g{number}") == b"m"
     lab.restart()
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert set(queue.index.groups) == {"", *(f"g{number}" for number in range(0, 5 * FEW, FEW))}
     assert [lab.pop(queue, f"g{number}") for number in (0, FEW)] == [b"m", b"m"]
 
@@ -160,7 +160,7 @@ def test_group_names_of_one_commit_count_together(lab: Lab, queue: LocalQueue) -
     with pytest.raises(Conflict):
         lab.publish_messages(queue, [message("m", groups=("a", "b"))])
     lab.restart()
-    assert len(lab.again(queue).index.groups) == UNDECLARED_MAX + 1
+    assert len(lab.reopened(queue).index.groups) == UNDECLARED_MAX + 1
 
 
 def test_a_transaction_over_two_queues_is_refused_whole(lab: Lab) -> None:

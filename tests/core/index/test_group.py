@@ -14,8 +14,8 @@ from curbstone.core.engine.log.room import RETRY_BYTES
 from curbstone.core.message import Message
 from curbstone.core.options import MIB
 from curbstone.core.positions import EARLIEST
-from tests.kit.books import check_room
 from tests.kit.lab import Lab, Peer, message, numbered
+from tests.kit.room_check import check_room
 
 
 def never(_group: str, _message: Message, _tries: int) -> bool:
@@ -66,7 +66,7 @@ def test_counters_are_consistent_after_each_step(seed: int) -> None:
             lab.answer(partial(queue.settle_by_id, dice.randrange(1, queue.state.next_seq)))
         elif step == 5 and dice.random() < 0.2:
             lab.restart(dice.choice(["shutdown", "kill", "power"]))
-            queue = lab.again(queue)
+            queue = lab.reopened(queue)
             peers = [Peer(lab, queue, window=7), Peer(lab, queue, window=3, group="g")]
         check_books(queue)
 
@@ -97,7 +97,7 @@ def test_rescheduled_message_ignores_its_first_due_time(lab: Lab, queue: LocalQu
     assert peer.seqs == [1, 1]
     peer.nack(1, delay_ms=60_000)
     lab.restart("kill")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     peer = Peer(lab, queue)
     lab.pass_time(50_000)
     assert peer.seqs == [] and queue.counts()[:3] == (0, 0, 1)
@@ -177,4 +177,4 @@ def test_redelivery_after_a_restart_has_its_own_record(lab: Lab, queue: LocalQue
         assert recorded == [tries, tries] * (tries > 0)
         check_books(queue)
         lab.restart("kill")
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)

@@ -18,7 +18,7 @@ def with_a_backlog(lab: Lab) -> LocalQueue:
         lab.publish_messages(queue, [message(b"%d:" % number + b"x" * 60_000), message("expires", ttl_ms=5000)])
     lab.restart()
     assert lab.broker.shared.cache.bytes == 0
-    return lab.again(queue)
+    return lab.reopened(queue)
 
 
 def in_memory(queue: LocalQueue) -> int:

@@ -42,7 +42,7 @@ def test_page_skips_only_damaged_messages(
     for commit in range(3):
         lab.publish(queue, *[b"%d: " % commit + body for body in numbered(10, 1000)])
     lab.restart("kill")  # none of them is in memory
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     (inode,) = [lab.disk.names[segment.path] for segment in queue.log.segments]
     harm(inode, inode.cache.index(b"1: 3:"), monkeypatch)
     left = [*range(1, 11), *range(21, 31)]
@@ -87,7 +87,7 @@ def test_page_skips_any_number_of_damaged_places(
         lab.publish(queue, b"%02d: damaged".ljust(70_000, b"x") % commit)
         lab.publish(queue, b"%02d: whole".ljust(70_000, b"x") % commit)
     lab.restart("kill")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     for segment in queue.log.segments:
         inode = lab.disk.names[segment.path]
         for commit in range(4, 12):

@@ -30,7 +30,7 @@ def cleaning(lab: Lab) -> LocalQueue:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lab, "settle", lambda: None)
         lab.start(lab.host.wall_ms() + 1000)
-    return lab.again(queue)
+    return lab.reopened(queue)
 
 
 def drops(lab: Lab, queue: LocalQueue) -> Iterator[None]:

@@ -83,7 +83,7 @@ def test_group_from_the_earliest_position_sees_live_messages(lab: Lab, how: str)
     lab.publish(queue, "11")
     for _ in range(2):
         lab.restart(how)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
         assert seen(queue) == [3, 5, 6, 8, 9, 11]
         assert queue.options.groups == ("g",)
         assert Peer(lab, queue, group="g").seqs == [3, 5, 6, 8, 9, 11]
@@ -97,7 +97,7 @@ def test_group_can_start_at_any_position(lab: Lab, start: Start, found: list[int
     assert seen(queue) == found
     lab.publish(queue, "11")
     lab.restart(how)
-    assert seen(lab.again(queue)) == [*found, 11]
+    assert seen(lab.reopened(queue)) == [*found, 11]
 
 
 def test_group_can_start_at_a_time() -> None:
@@ -113,7 +113,7 @@ def test_group_can_start_at_a_time() -> None:
         assert declare(lab, queue, f"at{number}", Since(time_ms)).position == first
         assert declare(lab, queue, f"after{number}", Since(time_ms + 1)).position == [*firsts, 12007][number + 1]
     lab.restart()
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert declare(lab, queue, "again", Since(times[3])).position == 8004
     assert queue.reading.position("at2") == 4004
 
@@ -134,7 +134,7 @@ def test_declaring_again_changes_only_the_overflow_option(lab: Lab, queue: Local
     assert declare(lab, queue, skips=True).on_full == "skip"
     assert declare(lab, queue).on_full == "skip"
     lab.restart()
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert queue.reading.info("g")[2:8] == (4, 6, 0, "skip", 0, 2)
     assert declare(lab, queue, skips=False).on_full == "hold"
 
@@ -154,7 +154,7 @@ def test_redeclared_group_starts_anew(lab: Lab, queue: LocalQueue, how: str) -> 
     assert peer.seqs[-5:] == [2, 3, 4, 5, 6]
     peer.ack(3)
     lab.restart(how)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert seen(queue) == [2, 4, 5, 6]
     assert Peer(lab, queue, group="g").seqs == [2, 4, 5, 6]
 
@@ -167,7 +167,7 @@ def test_messages_settled_before_a_declaration_stay_settled(lab: Lab, queue: Loc
     declare(lab, queue)
     assert seen(queue) == [1, 3, 4]
     lab.restart(how)
-    assert seen(lab.again(queue)) == [1, 3, 4]
+    assert seen(lab.reopened(queue)) == [1, 3, 4]
 
 
 def test_messages_in_flight_at_a_declaration_are_not_delivered_twice(lab: Lab, queue: LocalQueue) -> None:
@@ -192,7 +192,7 @@ def test_a_cumulative_ack_settles_all_below_and_survives(lab: Lab, queue: LocalQ
     assert ack_to(lab, queue, 10)[2:8] == (11, 11, 0, "hold", 0, 0)
     assert ack_to(lab, queue, 10).position == 11
     lab.restart(how)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert queue.reading.info("g")[2:8] == (11, 11, 0, "hold", 0, 0)
     assert lab.pop_all(queue) == numbered(10)
 
@@ -210,7 +210,7 @@ def test_outdated_reader_position_is_reported_after_restarts_and_drops(
     noted = queue.log.active.number
     for _ in range(2):
         lab.restart(how)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
         with pytest.raises(OtherReader) as caught:
             informed(lab, partial(queue.reading.ack_to, "g", 19, reader="old"))
         assert caught.value.members == {"other_reader": True, "acked": 20}
@@ -292,7 +292,7 @@ def test_skipping_group_loses_only_the_oldest_needed(how: str) -> None:
     late = queue.reading.info("late")
     assert 0 < late.lost < info.lost
     lab.restart(how)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert queue.reading.info("g") == info
     assert queue.reading.info("late") == late
     assert lab.held(queue) <= queue.options.cap
@@ -309,7 +309,7 @@ def test_skipped_messages_are_no_gap_after_a_crash(lab: Lab, queue: LocalQueue, 
     before = queue.reading.info("g")
     assert (before.lost, before.floor, seen(queue)) == (10, 11, list(range(11, 22)))
     lab.restart(how)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert seen(queue) == list(range(11, 22))
     assert queue.reading.info("g") == before
 
@@ -346,7 +346,7 @@ def test_purge_counts_as_a_loss(lab: Lab, queue: LocalQueue, how: str) -> None:
     assert queue.reading.info("g")[2:8] == (6, 7, 3, "hold", 6, 1)
     for _ in range(20):
         lab.restart(how)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
         lab.purge(queue)
         lab.publish(queue, "m")
     assert queue.reading.info("g").lost == 23
@@ -361,7 +361,7 @@ def test_redeclared_group_has_no_losses(lab: Lab, queue: LocalQueue, how: str) -
     lab.queue(groups=[])
     assert (declare(lab, queue, start=LATEST).lost, queue.reading.info("g").floor) == (0, 0)
     lab.restart(how)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert (queue.reading.info("g").lost, queue.reading.info("g").floor) == (0, 0)
     lab.publish(queue, "6")
     lab.purge(queue)
@@ -416,7 +416,7 @@ def test_cleaner_makes_room_for_a_group() -> None:
     info = informed_later(lab, lambda done: queue.reading.declare("g", EARLIEST, None, done))
     assert info.pending == count
     lab.restart("kill")
-    assert lab.again(queue).reading.info("g").pending == count
+    assert lab.reopened(queue).reading.info("g").pending == count
 
 
 def test_failed_declaration_is_not_confirmed_and_can_be_retried(lab: Lab) -> None:
@@ -428,7 +428,7 @@ def test_failed_declaration_is_not_confirmed_and_can_be_retried(lab: Lab) -> Non
     lab.pass_time(3000)
     declare(lab, queue)
     lab.restart("power")
-    assert seen(lab.again(queue)) == [3, 5, 6, 8, 9]
+    assert seen(lab.reopened(queue)) == [3, 5, 6, 8, 9]
 
 
 def test_crash_during_a_declaration_leaves_all_or_nothing() -> None:
@@ -441,7 +441,7 @@ def test_crash_during_a_declaration_leaves_all_or_nothing() -> None:
             lab.host.turn()
             lab.host.work()
         lab.restart("power")
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
         assert bool(queue.options.groups) >= bool(answers)
         assert seen(queue) == ([3, 5, 6, 8, 9] if queue.options.groups else [])
 

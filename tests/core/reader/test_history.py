@@ -69,7 +69,7 @@ def test_journal_lists_events_in_order_after_a_restart(lab: Lab, how: str) -> No
     first = history(lab, queue)
     assert reported(first)[-1] == ("published", 6, 1, "a")
     lab.restart(how)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert reported(history(lab, queue)) == reported(first)
 
 

@@ -187,7 +187,7 @@ class History:
         how = self.dice.choice(["shutdown", "kill", "power"])
         self.steps[-1] += f" {how}"
         self.lab.restart(how, after_ms=0)
-        self.queue = self.lab.again(self.queue)
+        self.queue = self.lab.reopened(self.queue)
         assert not self.queue.damaged
         self.time()
 

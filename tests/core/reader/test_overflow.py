@@ -38,7 +38,7 @@ def test_newest_messages_are_kept_in_order_and_dropped_ones_counted(lab: Lab) ->
     assert len(kept) * 500 > 64 * KIB // 3, "not much more than needed"
     assert queue.stats.overflowed == 1000 - len(kept) and not queue.stats.lost
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert numbers(lab.pop_all(queue)) == kept
 
 
@@ -57,7 +57,7 @@ def test_unsettled_messages_are_kept_and_delayed_ones_dropped(lab: Lab) -> None:
     assert numbers([found.message.body for found in lab.peek(queue)])[0] == 4, "it went back to its place"
     peer.close()
     lab.restart("power")
-    kept = numbers(lab.pop_all(lab.again(queue)))
+    kept = numbers(lab.pop_all(lab.reopened(queue)))
     assert kept == sorted(kept) and kept[0] == 4 and kept[-1] == 499
 
 
@@ -124,7 +124,7 @@ def test_random_histories_keep_newest_and_held_messages(seed: int) -> None:
             peer = Peer(lab, queue, window=dice.choice([0, 3, 7]) or 1)
         else:
             lab.restart(dice.choice(["power", "shutdown"]))
-            queue = lab.again(queue)
+            queue = lab.reopened(queue)
             peer = Peer(lab, queue, window=7)
         held = set(numbers([each.message.body for each in peer.consumer.unsettled.values()]))
         found = numbers(lab.bodies(queue))

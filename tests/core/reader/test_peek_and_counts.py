@@ -58,7 +58,7 @@ def test_peek_reads_a_backlog_back_from_disk_and_changes_nothing() -> None:
     queue = lab.queue()
     lab.publish(queue, *numbered(3000, 1000))
     lab.restart()
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert lab.bodies(queue) == numbered(3000, 1000)
     assert Peer(lab, queue, window=5000).tries == [0] * 3000
 
@@ -146,7 +146,7 @@ def test_purged_messages_do_not_return(lab: Lab, how: str) -> None:
     lab.publish(queue, *numbered(100))
     assert lab.purge(queue) == 200
     lab.restart(how)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     lab.pass_time(10_000)
     assert lab.bodies(queue) == [] and queue.counts()[:3] == (0, 0, 0) == queue.counts("a")[:3]
 
@@ -178,7 +178,7 @@ def test_queue_works_after_a_purge(lab: Lab, queue: LocalQueue) -> None:
         assert lab.purge(queue) == 100
     lab.publish(queue, "a")
     lab.restart()
-    assert lab.bodies(lab.again(queue)) == [b"a"]
+    assert lab.bodies(lab.reopened(queue)) == [b"a"]
 
 
 def test_message_published_during_a_purge_is_kept(lab: Lab, queue: LocalQueue) -> None:

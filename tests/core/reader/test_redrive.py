@@ -78,7 +78,7 @@ def test_dead_letters_above_half_a_small_cap_are_redriven(cap: int, to: str) -> 
     assert redrive(lab, dead, to) == (None, Redriven(110, {}, False))
     assert (lab.bodies(queue), lab.bodies(dead)) == (bodies, [])
     lab.restart("power")
-    assert (lab.bodies(lab.again(queue)), lab.bodies(lab.again(dead))) == (bodies, [])
+    assert (lab.bodies(lab.reopened(queue)), lab.bodies(lab.reopened(dead))) == (bodies, [])
 
 
 @pytest.mark.parametrize("size", [50, 700, 5000])
@@ -181,14 +181,14 @@ def test_single_dead_letter_is_redriven_without_reordering_others(lab: Lab, take
         peer.close()
     if from_disk:
         lab.restart("power")
-        queue, dead = lab.again(queue), lab.again(dead)
+        queue, dead = lab.reopened(queue), lab.reopened(dead)
     assert one(lab, dead, 3) == (None, Redriven(1, {}, False))
     assert lab.bodies(queue) == numbered(6)[2:3]
     left = [body for n, body in enumerate(numbered(6)) if n != 2]
     assert lab.bodies(dead) == left
     assert lab.pop_all(dead) == left
     lab.restart("power")
-    assert (lab.bodies(lab.again(queue)), lab.bodies(lab.again(dead))) == (numbered(6)[2:3], [])
+    assert (lab.bodies(lab.reopened(queue)), lab.bodies(lab.reopened(dead))) == (numbered(6)[2:3], [])
 
 
 def test_single_dead_letter_that_cannot_move_keeps_its_place() -> None:

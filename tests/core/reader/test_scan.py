@@ -70,7 +70,7 @@ def test_pages_show_every_message_once_despite_the_cleaner() -> None:
         assert found == [peeked.message.seq for peeked in lab.peek(queue)]
         assert set(kept) <= set(found)
         lab.restart()
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
 
 
 def test_tries_are_reported_per_group(lab: Lab) -> None:

@@ -64,7 +64,7 @@ def test_undo_restores_settled_messages_in_place_untried(lab: Lab, queue: LocalQ
     assert back(lab, queue) == 5
     if end:
         lab.restart(end)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
     assert [(found.message.seq, found.message.body, found.tries) for found in lab.peek(queue)] == [
         *[(seq, body, 0) for seq, body in zip(seqs, numbered(5), strict=True)],
         (later[0], b"later", 0),
@@ -150,7 +150,7 @@ def test_undo_affects_only_the_named_group(lab: Lab) -> None:
     for _ in range(2):
         assert [queue.counts(group).rdy for group in ("", "g", "h", "declared")] == [1, 1, 0, 1]
         lab.restart("power")
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
 
 
 @pytest.mark.parametrize("end", ["", "power"])
@@ -166,7 +166,7 @@ def test_restored_messages_keep_their_order(lab: Lab, queue: LocalQueue, end: st
     peer.close()
     if end:
         lab.restart(end)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
     queue.index.reader.close()
     queue.index.reader._is_closed = False  # none of it is in memory
     assert lab.pop_all(queue) == bodies[1:]
@@ -234,7 +234,7 @@ def test_undo_restores_what_fits_and_reports_the_count(lab: Lab) -> None:
     assert error.members["restored"] == undone.restored
     assert [body for body in lab.bodies(queue) if body in bodies] == bodies[: undone.restored]
     lab.restart("power")
-    assert [body for body in lab.bodies(lab.again(queue)) if body in bodies] == bodies[: undone.restored]
+    assert [body for body in lab.bodies(lab.reopened(queue)) if body in bodies] == bodies[: undone.restored]
 
 
 @pytest.mark.parametrize("seconds", [0, 60])
@@ -248,7 +248,7 @@ def test_retention_option_keeps_settled_messages_for_its_time(seconds: int) -> N
     assert undo(lab, queue)[1].restored == (60 if seconds else 0)
     lab.pop_all(queue)
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     lab.pass_time(50_000)
     assert undo(lab, queue)[1].restored == (60 if seconds else 0)
     lab.pop_all(queue)

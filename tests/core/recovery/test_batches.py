@@ -14,8 +14,8 @@ from curbstone.core.engine.log.scan import Scan
 from curbstone.core.message import Message
 from curbstone.core.values import Outcome, UndoRequest
 from tests.core.commit.test_batches import member, members, report, reports, tally
-from tests.kit.books import check_room
 from tests.kit.lab import Lab, Peer
+from tests.kit.room_check import check_room
 from tests.kit.simulated import Crash
 
 CAP = 64 * 1024
@@ -51,7 +51,7 @@ def test_restart_after_each_step_keeps_batch_counts(lab: Lab, how: str) -> None:
     for step in steps:
         step(queue)
         lab.restart(how)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
         check_room(queue)
     assert reports(lab) == [report("b", 1), report("a", 5, acked=1, dead=1, expired=1, purged=2)]
     assert queue.batches() == []
@@ -70,14 +70,14 @@ def test_a_tally_outlives_the_segments_of_its_messages(how: str) -> None:
         churn(lab, queue)
         assert oldest(queue) > before + 8
         lab.restart(how)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
         assert tally(queue) == {"size": 6, "stored": 6, "acked": done, "pending": 6 - done}
         check_room(queue)
     assert [lab.pop(queue), lab.pop(queue)] == [b"4", b"5"]
     assert reports(lab) == [report("a", 6)]
     churn(lab, queue)
     lab.restart(how)
-    assert lab.again(queue).batches() == []
+    assert lab.reopened(queue).batches() == []
     assert reports(lab) == [report("a", 6)]
 
 
@@ -91,7 +91,7 @@ def test_copies_of_settled_messages_belong_to_no_batch(how: str) -> None:
     for _ in range(2):
         churn(lab, queue)
         lab.restart(how)
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
         assert tally(queue) == {"size": 4, "stored": 4, "acked": 1, "pending": 3}
     assert lab.pop_all(queue) == [b"1", b"2", b"3"]
     assert reports(lab) == [report("a", 4)]
@@ -105,7 +105,7 @@ def test_restored_messages_are_not_counted_after_a_restart() -> None:
     assert [lab.pop(queue), lab.pop(queue)] == [b"0", b"1"]
     lab.answer(lambda done: queue.undo(UndoRequest(1), done), passing_ms=1000)
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert tally(queue) == {"size": 3, "stored": 3, "acked": 2, "pending": 1}
     assert lab.pop(queue) == b"1"
     assert reports(lab) == []
@@ -154,7 +154,7 @@ def test_a_transaction_that_acks_and_publishes_in_one_batch_counts_once(lab: Lab
         assert lab.answer(transaction.commit) == (None,)
         peer.close()
         lab.restart("kill")
-        queue = lab.again(queue)
+        queue = lab.reopened(queue)
     assert tally(queue) == {"size": 3, "stored": 3, "acked": 2, "pending": 1}
     lab.pop(queue)
     assert reports(lab) == [report("a", 3)]
@@ -180,7 +180,7 @@ def test_a_commit_that_fails_counts_nothing(lab: Lab, queue: LocalQueue, fault: 
     assert tally(queue) == {"size": 3, "stored": 2, "acked": 1, "pending": 1}
     lab.publish_messages(queue, [member("a")])
     lab.restart("kill")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert tally(queue) == {"size": 3, "stored": 3, "acked": 1, "pending": 2}
     lab.pop_all(queue)
     assert reports(lab) == [report("a", 3)]
@@ -196,7 +196,7 @@ def test_damaged_messages_count_as_unknown_outcome(lab: Lab, queue: LocalQueue) 
     lab.shutdown()
     inode.cache[end + 200] ^= 1
     lab.start(lab.host.wall_ms() + 1000)
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert queue.damaged
     assert tally(queue) == {"size": 3, "stored": 3, "unknown": 1, "pending": 2}
     lab.pop_all(queue)
@@ -235,13 +235,13 @@ def test_crash_at_any_disk_call_keeps_exactly_one_report(how: str) -> None:
             break
         reached += 1
         lab.restart(how)
-        queue, to = lab.again(queue), lab.again(to)
+        queue, to = lab.reopened(queue), lab.reopened(to)
         stored = {each.tally.id for each in queue.batches()} | {each["batch"] for each in reports(lab)}
         assert {"0", "1", "2"} - stored == {str(left) for left in range(len(stored), 3)}
         lab.pop_all(queue)
         assert queue.batches() == []
         assert sorted(reports(lab), key=lambda each: str(each["batch"])) == [report(id, 3) for id in sorted(stored)]
         lab.restart("kill")
-        assert lab.again(queue).batches() == []
+        assert lab.reopened(queue).batches() == []
         assert len(reports(lab)) == len(stored)
     assert reached > 20

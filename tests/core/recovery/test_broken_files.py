@@ -99,12 +99,12 @@ def test_log_of_one_commit_without_header_is_quarantined(lab: Lab, queue: LocalQ
     path = queue.log.active.path
     lab.disk.names[path].cache[:SEGMENT_BYTES] = b"?" * SEGMENT_BYTES
     lab.restart("kill")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert lab.bodies(queue) == [] and "set aside" in queue.damaged[0]
     assert path.removesuffix(".seg") + ".bad" in lab.disk.names
     assert lab.publish(queue, "two") == [2], "an id is given twice"
     lab.restart("kill")
-    assert lab.bodies(lab.again(queue)) == [b"two"]
+    assert lab.bodies(lab.reopened(queue)) == [b"two"]
 
 
 @pytest.mark.parametrize("harm", ["missing", "flipped", "empty", "zeros"])
@@ -138,10 +138,10 @@ def test_a_transaction_waits_in_the_journal_for_a_queue_whose_meta_is_damaged(la
     good = bytes(meta.cache)
     meta.cache[0] ^= 1
     lab.restart("kill")
-    assert lab.bodies(lab.again(queues[1])) == [b"part"]
+    assert lab.bodies(lab.reopened(queues[1])) == [b"part"]
     meta.cache[:] = good
     lab.restart("kill")
-    assert [lab.bodies(lab.again(queue)) for queue in queues] == [[b"part"], [b"part"]]
+    assert [lab.bodies(lab.reopened(queue)) for queue in queues] == [[b"part"], [b"part"]]
 
 
 def test_foreign_directory_is_not_removed(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_bad_sector_of_the_journal_does_not_prevent_a_start(
     def transact() -> None:
         parts = lab.broker.transaction()
         for queue in queues:
-            parts.publish(lab.again(queue), message(b"x" * PAGE_BYTES))
+            parts.publish(lab.reopened(queue), message(b"x" * PAGE_BYTES))
         assert lab.answer(parts.commit) == (None,)
 
     transact()
@@ -221,7 +221,7 @@ def test_bad_sector_of_the_journal_does_not_prevent_a_start(
     journal = read_journal(lab.disk)
     assert (journal.parts, journal.end) == ([], 0) and len(journal.damage(0)) == 1
     transact()
-    assert [len(lab.bodies(lab.again(queue))) for queue in queues] == [2, 2]
+    assert [len(lab.bodies(lab.reopened(queue))) for queue in queues] == [2, 2]
 
 
 def test_a_damaged_record_of_the_journal_is_reported_and_the_transactions_behind_it_are_completed(
@@ -234,7 +234,7 @@ def test_a_damaged_record_of_the_journal_is_reported_and_the_transactions_behind
     journal = bytearray(lab.disk.names["journal"].cache)
     before = {path: bytes(inode.cache) for path, inode in lab.disk.names.items() if queues[1].log.directory in path}
     lab.restart("kill")
-    assert [lab.bodies(lab.again(queue)) for queue in queues] == 2 * [numbered(3)]
+    assert [lab.bodies(lab.reopened(queue)) for queue in queues] == 2 * [numbered(3)]
     lab.broker.disk.catch_up()
     for name in redo_names(lab.disk):
         lab.disk.remove(name)
@@ -247,7 +247,7 @@ def test_a_damaged_record_of_the_journal_is_reported_and_the_transactions_behind
     assert "journal: bytes" in damage and damage in caplog.text
     assert any(damage in reason for reason in lab.broker.health().reasons)
     assert lab.broker.commits.journal_damage == 1
-    assert lab.bodies(lab.again(queues[1])) == [numbered(3)[0], numbered(3)[2]]
+    assert lab.bodies(lab.reopened(queues[1])) == [numbered(3)[0], numbered(3)[2]]
 
 
 def test_torn_records_of_one_write_are_no_damage(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
@@ -262,7 +262,7 @@ def test_torn_records_of_one_write_are_no_damage(lab: Lab, caplog: pytest.LogCap
         lab.restart("kill")
     assert "a transaction over several queues that was not confirmed is not taken" in caplog.text
     assert lab.broker.health().reasons == [] and lab.broker.commits.journal_damage == 0
-    assert [lab.bodies(lab.again(queue)) for queue in queues] == 2 * [[texts[0], texts[2]]]
+    assert [lab.bodies(lab.reopened(queue)) for queue in queues] == 2 * [[texts[0], texts[2]]]
 
 
 def record(lab: Lab, queues: list[LocalQueue], texts: list[bytes]) -> None:
@@ -299,7 +299,7 @@ def test_empty_newest_segment_is_quarantined(ward: Ward, harm: str, monkeypatch:
     assert bytes(ward.lab.disk.names[aside].cache) == files[bad]
     assert ward.lab.publish(queue, "new")[0] > max(ward.live), "an id is given twice"
     ward.lab.restart("kill")
-    reported = ward.lab.again(queue).damaged
+    reported = ward.lab.reopened(queue).damaged
     assert any(aside in text and "kept for repair" in text for text in reported), (
         "and it is reported until it is repaired"
     )
@@ -312,7 +312,7 @@ def test_file_that_can_not_be_opened_for_a_while_is_no_damage(code: int, monkeyp
     sent = [body(number, 10_000) for number in range(100)]
     lab.publish(queue, *sent)
     lab.restart()
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     with monkeypatch.context() as broken:
         open_now = lab.disk.open
 
@@ -339,7 +339,7 @@ def test_misplaced_blocks_do_not_reorder_messages(lab: Lab, queue: LocalQueue) -
     first = SEGMENT_BYTES
     lab.disk.names[path].cache[first : first + size] = data[seventh : seventh + size]
     lab.restart("kill")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert lab.bodies(queue) == [body(number, 100) for number in range(1, 8)]
     assert queue.damaged
 

@@ -61,7 +61,7 @@ def test_copy_made_under_load_opens_without_hiding_messages(seed: int, rounds: i
     files = busy.copied(rounds)
     meanwhile = busy.settled - settled
     started_on(busy.lab, files)
-    queue = busy.lab.again(busy.queue)
+    queue = busy.lab.reopened(busy.queue)
     found = {peeked.message.seq: peeked.message.body for peeked in busy.lab.peek(queue)}
     assert all(map(is_whole, found.values())), "a message that was never sent"
     missing, back = live - found.keys() - meanwhile, settled & found.keys()
@@ -69,7 +69,7 @@ def test_copy_made_under_load_opens_without_hiding_messages(seed: int, rounds: i
     assert not back or queue.damaged, f"seed {seed}: {sorted(back)} are back, and nothing is reported"
     new = busy.lab.publish(queue, "new")
     busy.lab.restart("power")
-    after = {peeked.message.seq for peeked in busy.lab.peek(busy.lab.again(queue))}
+    after = {peeked.message.seq for peeked in busy.lab.peek(busy.lab.reopened(queue))}
     assert after == {*found, *new}, "it continues like any other"
 
 
@@ -77,5 +77,5 @@ def test_copy_made_between_commits_is_complete() -> None:
     busy = Busy(0)
     busy.work(150)
     started_on(busy.lab, busy.copied(0))
-    queue = busy.lab.again(busy.queue)
+    queue = busy.lab.reopened(busy.queue)
     assert {peeked.message.seq for peeked in busy.lab.peek(queue)} == busy.live and not queue.damaged

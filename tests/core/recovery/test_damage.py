@@ -43,7 +43,7 @@ class Patient:
         """Return the queue as it is found with these bytes in its file, and all else as it was."""
         self.lab.load({**self._files, self.path: data})
         self.lab.restart("kill")
-        queue = self.lab.again(self.queue)
+        queue = self.lab.reopened(self.queue)
         for found in self.lab.peek(queue):
             body = found.message.body
             assert body in SENT and found.message.seq == SENT.index(body) + 1, f"a corrupt message: {found.message!r}"
@@ -99,7 +99,7 @@ def test_a_log_cut_off_anywhere_keeps_all_whole_commits_and_continues() -> None:
         assert not queue.damaged
         assert patient.lab.publish(queue, SENT[count % 8]) == [count + 1]
         patient.lab.restart("power")
-        queue = patient.lab.again(patient.queue)
+        queue = patient.lab.reopened(patient.queue)
         assert len(patient.lab.bodies(queue)) == count + 1
 
 
@@ -163,7 +163,7 @@ def test_segment_without_header_is_kept_and_others_are_served(lab: Lab) -> None:
     before = [found.message.body for found in lab.peek(queue)]
     lab.disk.names[paths[1]].cache[:SEGMENT_BYTES] = bytes(SEGMENT_BYTES)
     lab.restart("kill")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     found = lab.bodies(queue)
     assert found and set(found) < set(before) and found[0] == before[0] and found[-1] == before[-1]
     assert any(paths[1] in text for text in queue.damaged) and paths[1] in lab.disk.names
@@ -176,7 +176,7 @@ def test_a_missing_segment_is_reported_and_the_others_are_served(lab: Lab) -> No
     before = lab.bodies(queue)
     del lab.disk.names[paths[1]]
     lab.restart("kill")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     found = lab.bodies(queue)
     assert found[0] == before[0] and found[-1] == before[-1]
     assert any("segment 2 is missing" in text for text in queue.damaged)
@@ -194,13 +194,13 @@ def test_swapped_segments_are_kept_and_reported(lab: Lab) -> None:
     names[one], names[other] = names[other], names[one]
     lab.disk.durable_names.update({one: names[one], other: names[other]})
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert len([text for text in queue.damaged if "it is set aside" in text]) == 2
     there = b"".join(bytes(inode.cache) for inode in lab.disk.names.values())
     assert all(body in there for body in before), "every message is still in some file"
     assert lab.publish(queue, "next") == [last], "their numbers are not used again"
     lab.restart("power")
-    assert len(lab.again(queue).damaged) == 2
+    assert len(lab.reopened(queue).damaged) == 2
 
 
 def test_a_segment_of_another_queue_is_kept_and_reported(lab: Lab) -> None:
@@ -210,7 +210,7 @@ def test_a_segment_of_another_queue_is_kept_and_reported(lab: Lab) -> None:
     lab.disk.names[path] = lab.disk.durable_names[path] = lab.disk.names.pop(other.log.active.path)
     del lab.disk.durable_names[other.log.active.path]
     lab.restart("power")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert [text for text in queue.damaged if "the header of another queue" in text]
     assert b"not yours" in lab.disk.names[path.replace(".seg", ".bad")].cache
     assert lab.bodies(queue) == []
@@ -222,7 +222,7 @@ def test_damage_that_appears_while_running_is_reported_and_the_rest_is_delivered
     for _ in range(6):
         lab.publish(queue, *numbered(100, 10_000))
     lab.restart()
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     assert not queue.damaged
     path = queue.log.segments[0].path
     lab.disk.names[path].cache[200_000] ^= 1
@@ -238,7 +238,7 @@ def test_unreadable_messages_are_not_counted_as_ready() -> None:
     queue = lab.queue()
     lab.publish(queue, *numbered(100, 10_000))
     lab.restart()
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     lab.disk.names[queue.log.segments[0].path].cache[200_000] ^= 1
     Peer(lab, queue, auto=True)
     assert queue.damaged
@@ -262,7 +262,7 @@ def test_stale_blocks_of_a_recycled_file_are_never_taken_for_messages(seed: int)
     if dice.random() < 0.5:  # the last commit is torn: only its beginning is new, what follows is of an earlier life
         cache[active.end - dice.randrange(1, 50) : active.end] = b""
     lab.restart("kill")
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     found = [(peeked.message.seq, peeked.message.body) for peeked in lab.peek(queue)]
     assert found in (expected, expected[:-1])
     assert not queue.damaged
@@ -296,7 +296,7 @@ def test_a_file_whose_reuse_failed_on_a_full_disk_is_not_reported_as_damage(
             spare.append(lab.disk.names[queue.log._spare.path])
     assert not errors
     lab.restart("kill")
-    assert not lab.again(queue).damaged
+    assert not lab.reopened(queue).damaged
 
 
 def test_the_newer_format_of_another_version_is_refused_and_nothing_is_touched() -> None:
@@ -319,7 +319,7 @@ def test_damaged_queue_still_accepts_and_delivers() -> None:
     for number in range(5):
         lab.publish(queue, b"%d" % number)
     lab.restart("kill")
-    assert lab.pop_all(lab.again(queue)) == [*left, *(b"%d" % number for number in range(5))]
+    assert lab.pop_all(lab.reopened(queue)) == [*left, *(b"%d" % number for number in range(5))]
 
 
 def test_a_damaged_segment_is_kept_for_repair_when_all_else_in_it_is_settled() -> None:
@@ -342,7 +342,7 @@ def test_unreadable_stretch_does_not_retain_its_segment(lab: Lab, queue: LocalQu
         peer.nack(1, delay_ms=60_000)
         peer.close()
     lab.restart()
-    queue = lab.again(queue)
+    queue = lab.reopened(queue)
     path = queue.log.segments[0].path
     lab.disk.names[path].cache[SEGMENT_BYTES + 500] ^= 1
     assert lab.bodies(queue) == numbered(3, 60_000)[1:] and queue.damaged
@@ -360,4 +360,4 @@ def with_a_damaged_first_commit() -> tuple[Lab, LocalQueue]:
     lab.publish(queue, *numbered(5, 1000))
     lab.disk.names[queue.log.segments[0].path].cache[SEGMENT_BYTES + 500] ^= 1
     lab.restart("kill")
-    return lab, lab.again(queue)
+    return lab, lab.reopened(queue)

@@ -31,8 +31,8 @@ from curbstone.core.wal.redo_format import REDO_FORMAT
 from curbstone.standby import history
 from tests.core.recovery.golden import KEYS, PRODUCERS, STAGED, names_in, policy_of, text
 from tests.core.staging.lab import commit, stage
-from tests.kit.books import check_room
 from tests.kit.lab import Lab, Peer, message
+from tests.kit.room_check import check_room
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]

@@ -235,7 +235,7 @@ def test_stop_leaves_segments_to_the_next_start_without_loss(lab: Lab) -> None:
     assert syncs(lab) == before and redo_names(lab.disk), "so many are not synced while somebody waits for the stop"
     lab.disk.crash()
     lab.start(lab.host.wall_ms())
-    assert [lab.bodies(lab.again(queue)) for queue in queues] == [[b"before", b"m"]] * len(queues)
+    assert [lab.bodies(lab.reopened(queue)) for queue in queues] == [[b"before", b"m"]] * len(queues)
     assert redo_names(lab.disk) == []
 
 
@@ -245,7 +245,7 @@ def test_full_redo_file_of_many_segments_is_reused(lab: Lab) -> None:
         assert publish_each(lab, queues, f"{number}".ljust(100)) == [None] * len(queues)
     assert redo_names(lab.disk) == ["redo.1", "redo.2"]
     lab.restart("power")
-    assert [len(lab.bodies(lab.again(queue))) for queue in queues] == [12] * len(queues)
+    assert [len(lab.bodies(lab.reopened(queue))) for queue in queues] == [12] * len(queues)
 
 
 @pytest.mark.parametrize("rounds", range(20, 30))
@@ -271,7 +271,7 @@ def test_full_redo_file_is_not_reused_before_unreported_commits_are_synced(
     for _ in range(20):
         publish_each(lab, busy, "more".ljust(400))
     lab.restart("power")
-    assert [lab.bodies(lab.again(queue))[1:] for queue in others] == [[b"m"]] * 12
+    assert [lab.bodies(lab.reopened(queue))[1:] for queue in others] == [[b"m"]] * 12
 
 
 def on_redo(monkeypatch: pytest.MonkeyPatch, call: str, error: int) -> None:

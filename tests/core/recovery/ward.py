@@ -56,7 +56,7 @@ class Ward:
         """Return the queue as it is found in these files."""
         self.lab.load(files)
         self.lab.restart("kill")
-        return self.lab.again(self.queue)
+        return self.lab.reopened(self.queue)
 
     def seqs(self, queue: LocalQueue) -> set[int]:
         """Return what is there; every body must be whole."""

@@ -12,8 +12,8 @@ from curbstone.core.names import queue_name
 from curbstone.core.options import MIB
 from curbstone.core.staging.commit import ROOM_MS_MAX
 from tests.core.staging.lab import commit, stage, start_with_two_queues, state
-from tests.kit.books import check_room
 from tests.kit.lab import Lab, Peer, numbered
+from tests.kit.room_check import check_room
 
 
 def test_full_queue_refuses_the_commit_and_keeps_staged_messages() -> None:
