@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from tests.cluster.gateway import GatewayProcess
-from tests.crash.history import Answered, Delivered, GivenBack, History, Sent, Settled, Settling
+from tests.crash.history import Answered, Delivered, History, Requeued, Sent, Settled, Settling
 from tests.crash.stomp_peer import StompPeer, encode
 
 PATIENCE_S = 40
@@ -147,13 +147,13 @@ class Load:
 
     # --- consumers
 
-    def _take(self, consumer: str, queue: str, life: int, message_id: str, body: bytes, tries: int) -> None:
+    def _take(self, consumer: str, queue: str, boot: int, message_id: str, body: bytes, tries: int) -> None:
         self._last_delivery_s = time.monotonic()
         value = body.partition(b" ")[0].decode()
-        self.history.append(Delivered(value, queue, message_id, body, consumer, life, tries))
+        self.history.append(Delivered(value, queue, message_id, body, consumer, boot, tries))
 
     def _take_over_stomp(self, queue: str, name: str, gateway: GatewayProcess) -> None:
-        life = next(self._lives)
+        boot = next(self._lives)
         held: dict[str, str] = {}
         try:
             with StompPeer(gateway.stomp, PATIENCE_S) as peer:
@@ -169,36 +169,36 @@ class Load:
                         if frame.command == "RECEIPT":
                             settled = held.pop(frame.headers["receipt-id"], "")
                             if settled:  # else both copies of one that was stored twice were here at once
-                                self.history.append(Settled(settled, life))
+                                self.history.append(Settled(settled, boot))
                             continue
                         if frame.command != "MESSAGE":
                             raise Refused(str(frame))
                         message_id, ack = frame.headers["message-id"], frame.headers["ack"]
                         tries = int(frame.headers.get("x-tries", "0"))
-                        self._take(name, queue, life, message_id, frame.body, tries)
+                        self._take(name, queue, boot, message_id, frame.body, tries)
                         self.history.append(Settling(message_id))
                         held[ack] = message_id
                         acks.append(encode("ACK", {"id": ack, "receipt": ack}))
                     peer.send(b"".join(acks))
         finally:
-            self.history.extend(GivenBack(message_id, life) for message_id in held.values())
+            self.history.extend(Requeued(message_id, boot) for message_id in held.values())
 
     def _lease_over_http(self, queue: str, name: str, gateway: GatewayProcess) -> None:
         """Lease over one gateway, and settle over any."""
-        life = next(self._lives)
+        boot = next(self._lives)
         connection = _connect(gateway)
         settles = _connect(self._rng.choice(list(self.gateways)))
         with _closing(connection), _closing(settles):
             while not self._drained.is_set():
                 messages = _call(connection, queue, "/lease", {"count": 10, "wait": 1, "seconds": 30})["messages"]
                 for message in messages:
-                    self._take(name, queue, life, message["id"], message["message"].encode(), message["tries"])
+                    self._take(name, queue, boot, message["id"], message["message"].encode(), message["tries"])
                     self.history.append(Settling(message["id"]))
                 if messages:
                     tokens = [message["ackId"] for message in messages]
                     reply = _call(settles, queue, "/ack", {"ackIds": tokens})
                     gone = set(reply["stale"])
-                    self.history.extend(Settled(each["id"], life) for each in messages if each["ackId"] not in gone)
+                    self.history.extend(Settled(each["id"], boot) for each in messages if each["ackId"] not in gone)
 
 
 class Refused(Exception):

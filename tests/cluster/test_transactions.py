@@ -21,11 +21,11 @@ LIVES, ENOUGH = 2, 40
 class Committer(threading.Thread):
     """Commits one transaction after the other, a message into each queue, until the gateway is gone."""
 
-    def __init__(self, gateway: ServerProcess, queues: tuple[str, str], life: int) -> None:
+    def __init__(self, gateway: ServerProcess, queues: tuple[str, str], boot: int) -> None:
         super().__init__(daemon=True)
         self._address = gateway.stomp
         self._queues = queues
-        self._life = life
+        self._boot = boot
         self.confirmed: list[str] = []
         self.has_enough = threading.Event()
 
@@ -33,7 +33,7 @@ class Committer(threading.Thread):
         try:
             with StompPeer(self._address, PATIENCE_S) as peer:
                 for number in range(100_000):
-                    body = f"{self._life}-{number}"
+                    body = f"{self._boot}-{number}"
                     begin = encode("BEGIN", {"transaction": body})
                     sends = [
                         encode("SEND", {"destination": f"/queue/{queue}", "transaction": body}, body.encode())
@@ -67,8 +67,8 @@ def test_killed_gateway_leaves_transactions_atomic(node_url: str, tmp_path: Path
     with GatewayProcess(tmp_path / "stays", node_url) as stays, GatewayProcess(tmp_path / "dies", node_url) as dies:
         for queue in queues:
             assert httpx.put(f"{stays.url}/v2/default/queues/{queue}", trust_env=False).status_code == 201
-        for life in range(LIVES):
-            committers = [Committer(dies, queues, 10 * life + number) for number in range(3)]
+        for boot in range(LIVES):
+            committers = [Committer(dies, queues, 10 * boot + number) for number in range(3)]
             for committer in committers:
                 committer.start()
             for committer in committers:

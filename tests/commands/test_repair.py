@@ -16,18 +16,17 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import SEGMENT_BYTES, decode_batch_header
 from curbstone.repair import repair
 from curbstone.repair.dry_recovery import DryRecovery
+from tests.core.recovery.stored_queues import KINDS, StoredQueues, damaged, is_whole
 from tests.core.recovery.test_damage import with_a_damaged_first_commit
-from tests.core.recovery.ward import KINDS, Ward, damaged, is_whole
 from tests.core.test_directories import two_of_one_name
 from tests.kit.commands import curbstone
-from tests.kit.inode import Inode
 from tests.kit.lab import Lab, message
 from tests.kit.server import ServerProcess
 
 
 @pytest.fixture(scope="module")
-def ward() -> Ward:
-    return Ward()
+def stored() -> StoredQueues:
+    return StoredQueues()
 
 
 def store(files: dict[str, bytes], root: Path) -> None:
@@ -66,67 +65,67 @@ def mended(files: dict[str, bytes], root: Path) -> dict[str, bytes]:
     return load(root)
 
 
-def batches(ward: Ward, path: str) -> list[tuple[int, int]]:
+def batches(stored: StoredQueues, path: str) -> list[tuple[int, int]]:
     """Return where the commits of a segment begin and end."""
-    segment = next(segment for segment in ward.queue.log.segments if segment.path == path)
+    segment = next(segment for segment in stored.queue.log.segments if segment.path == path)
     found, offset = [], SEGMENT_BYTES
     while offset < segment.end:
-        header = decode_batch_header(ward.files[path], offset)
+        header = decode_batch_header(stored.files[path], offset)
         assert header is not None
         found.append((offset, offset + header.length))
         offset += header.length
     return found
 
 
-def test_one_flipped_bit_anywhere_is_repaired(ward: Ward, tmp_path: Path) -> None:
+def test_one_flipped_bit_anywhere_is_repaired(stored: StoredQueues, tmp_path: Path) -> None:
     """Where it is in a length the commit's end is known from the next one; the very last commit has none."""
     dice = Random(1)
-    for number, segment in enumerate(list(ward.queue.log.segments)):
-        ends = batches(ward, segment.path)
-        last = ends[-1][1] if segment is not ward.queue.log.active else ends[-1][0]
+    for number, segment in enumerate(list(stored.queue.log.segments)):
+        ends = batches(stored, segment.path)
+        last = ends[-1][1] if segment is not stored.queue.log.active else ends[-1][0]
         for turn in range(25):
             place = dice.randrange(last)
-            data = bytearray(ward.files[segment.path])
+            data = bytearray(stored.files[segment.path])
             data[place] ^= 1 << dice.randrange(8)
             root = tmp_path / f"{number}.{turn}"
-            queue = ward.found(mended({**ward.files, segment.path: bytes(data)}, root))
-            assert ward.seqs(queue) == ward.live, f"byte {place} of {segment.path}"
+            queue = stored.found(mended({**stored.files, segment.path: bytes(data)}, root))
+            assert stored.seqs(queue) == stored.live, f"byte {place} of {segment.path}"
             assert not queue.damaged
 
 
-def test_flipped_bit_in_the_last_commit_is_repaired(ward: Ward, tmp_path: Path) -> None:
-    path = ward.queue.log.active.path
-    start, end = batches(ward, path)[-1]
+def test_flipped_bit_in_the_last_commit_is_repaired(stored: StoredQueues, tmp_path: Path) -> None:
+    path = stored.queue.log.active.path
+    start, end = batches(stored, path)[-1]
     for place in (start, start + 70, end - 1):
-        data = bytearray(ward.files[path])
+        data = bytearray(stored.files[path])
         data[place] ^= 4
-        queue = ward.found(mended({**ward.files, path: bytes(data)}, tmp_path / str(place)))
-        assert ward.seqs(queue) == ward.live
+        queue = stored.found(mended({**stored.files, path: bytes(data)}, tmp_path / str(place)))
+        assert stored.seqs(queue) == stored.live
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "flip"])
-def test_only_damaged_messages_are_lost_and_the_queue_works(ward: Ward, kind: str, tmp_path: Path) -> None:
+def test_only_damaged_messages_are_lost_and_the_queue_works(stored: StoredQueues, kind: str, tmp_path: Path) -> None:
     dice = Random(kind)
-    for segment in list(ward.queue.log.segments):
+    for segment in list(stored.queue.log.segments):
         for turn in range(20):
             place = dice.randrange(SEGMENT_BYTES, segment.end)
-            data, stop = damaged(ward.files[segment.path], kind, place, segment.end, dice)
+            data, stop = damaged(stored.files[segment.path], kind, place, segment.end, dice)
             root = tmp_path / f"{segment.number}.{turn}"
-            queue = ward.found(mended({**ward.files, segment.path: data}, root))
-            assert ward.live - ward.seqs(queue) <= ward.touched(segment.path, place, stop), f"{place} to {stop}"
+            queue = stored.found(mended({**stored.files, segment.path: data}, root))
+            assert stored.live - stored.seqs(queue) <= stored.touched(segment.path, place, stop), f"{place} to {stop}"
             assert not queue.damaged or kind == "stale"  # pieces of a good commit among damage can leave no room
 
 
-def test_segments_without_headers_are_repaired(ward: Ward, tmp_path: Path) -> None:
-    files = dict(ward.files)
-    for segment in list(ward.queue.log.segments):
+def test_segments_without_headers_are_repaired(stored: StoredQueues, tmp_path: Path) -> None:
+    files = dict(stored.files)
+    for segment in list(stored.queue.log.segments):
         files[segment.path] = bytes(SEGMENT_BYTES) + files[segment.path][SEGMENT_BYTES:]
-    queue = ward.found(mended(files, tmp_path))
-    assert ward.seqs(queue) == ward.live and not queue.damaged
+    queue = stored.found(mended(files, tmp_path))
+    assert stored.seqs(queue) == stored.live and not queue.damaged
 
 
-def without(ward: Ward, name: str) -> dict[str, bytes]:
-    return {path: data for path, data in ward.files.items() if path != name}
+def without(stored: StoredQueues, name: str) -> dict[str, bytes]:
+    return {path: data for path, data in stored.files.items() if path != name}
 
 
 @pytest.mark.parametrize(
@@ -141,21 +140,21 @@ def without(ward: Ward, name: str) -> dict[str, bytes]:
     ids=["a flipped bit", "cut", "a name that is taken", "zeros", "missing"],
 )
 def test_damaged_meta_is_rebuilt_from_its_readable_part(
-    ward: Ward, harm: Callable[[bytes], bytes | None], name: str, tmp_path: Path
+    stored: StoredQueues, harm: Callable[[bytes], bytes | None], name: str, tmp_path: Path
 ) -> None:
-    directory = ward.queue.log.directory
+    directory = stored.queue.log.directory
     path = f"{directory}/meta"
-    bad = harm(ward.files[path])
-    files = without(ward, path) | ({path: bad} if bad is not None else {})
+    bad = harm(stored.files[path])
+    files = without(stored, path) | ({path: bad} if bad is not None else {})
     files = mended(files, tmp_path)
-    lab = ward.lab
+    lab = stored.lab
     try:
-        ward.found(files)
+        stored.found(files)
     except Exception as error:
         assert "no such queue" in str(error)
     queue = next(queue for queue in lab.broker.queues() if queue.log.directory == directory)
     assert str(queue.name) == name.format(uid=queue.uid)
-    assert ward.seqs(queue) == ward.live
+    assert stored.seqs(queue) == stored.live
 
 
 def bound_queue(lab: Lab) -> LocalQueue:
@@ -320,5 +319,5 @@ def test_other_directory_is_reported_in_one_line(tmp_path: Path, name: str) -> N
     assert not (tmp_path / name / "lock").exists()
 
 
-def test_fixture_bodies_are_whole(ward: Ward) -> None:
-    assert all(is_whole(peeked.message.body) for peeked in ward.lab.peek(ward.found(ward.files)))
+def test_fixture_bodies_are_whole(stored: StoredQueues) -> None:
+    assert all(is_whole(peeked.message.body) for peeked in stored.lab.peek(stored.found(stored.files)))

@@ -26,6 +26,6 @@ class Receiver:
 
     def news(self) -> list[Delivery]:
         """Return what was given since the last call."""
-        fresh = self.peer.given[self.seen :]
-        self.seen = len(self.peer.given)
+        fresh = self.peer.received[self.seen :]
+        self.seen = len(self.peer.received)
         return fresh

@@ -15,10 +15,10 @@ from tests.kit.lab import Lab, Peer, message, numbered
 
 STEPS = 12
 """More than it takes to answer any of the calls."""
-Told = Callable[..., None]
+Done = Callable[..., None]
 
 
-class Desk:
+class Setup:
     """A queue with a backlog, of which nothing is in memory, and one who holds some of it."""
 
     def __init__(self) -> None:
@@ -48,18 +48,18 @@ class Desk:
         self.lab.settle()
         assert self.queue.state.broken
 
-    def transaction(self, done: Told) -> None:
+    def transaction(self, done: Done) -> None:
         transaction = self.lab.broker.transaction()
         transaction.publish(self.queue, message("m"))
         transaction.ack(self.peer.consumer, [self.held[1]])
         transaction.reject(self.peer.consumer, [self.held[2]])
         transaction.commit(done)
 
-    def group_while_options_are_written(self, done: Told) -> None:
+    def group_while_options_are_written(self, done: Done) -> None:
         self.lab.broker.declare(self.queue.name, {"max_tries": 3}, lambda _error: None)
         self.queue.reading.declare("g", 5, None, done)
 
-    def events(self, done: Told) -> None:
+    def events(self, done: Done) -> None:
         reading = self.queue.reading
         reading.events(ReadRequest(reading.events_start, 100, 10_000), lambda _events: b"", done)
 
@@ -68,45 +68,45 @@ def _fault() -> None:
     raise AssertionError("planted")
 
 
-CALLS: dict[str, Callable[[Desk, Told], object]] = {
-    "publish": lambda desk, done: desk.queue.publish([message("m")], done),
-    "publish all or nothing": lambda desk, done: desk.queue.publish([message("m")] * 2, done, atomic=True),
-    "publish under a key": lambda desk, done: desk.queue.publish([message("m")], done, key=IdempotencyKey("k", b"")),
-    "publish by numbers": lambda desk, done: desk.queue.publish(
+CALLS: dict[str, Callable[[Setup, Done], object]] = {
+    "publish": lambda setup, done: setup.queue.publish([message("m")], done),
+    "publish all or nothing": lambda setup, done: setup.queue.publish([message("m")] * 2, done, atomic=True),
+    "publish under a key": lambda setup, done: setup.queue.publish([message("m")], done, key=IdempotencyKey("k", b"")),
+    "publish by numbers": lambda setup, done: setup.queue.publish(
         [message("m")], done, numbered=Numbered(b"p" * 16, 1, 0)
     ),
-    "ack": lambda desk, done: desk.peer.consumer.ack([desk.held[1]], done),
-    "nack": lambda desk, done: desk.peer.consumer.nack([desk.held[1]], on_done=done),
-    "reject": lambda desk, done: desk.peer.consumer.reject([desk.held[1], desk.held[2]], "bad", done),
-    "pop": lambda desk, done: desk.queue.pop(done),
-    "pop and wait": lambda desk, done: desk.queue.pop(done, group="none", wait_ms=60_000),
-    "lease": lambda desk, done: desk.queue.lease(3, 30_000, done),
-    "lease and wait": lambda desk, done: desk.queue.lease(3, 30_000, done, group="none", wait_ms=60_000),
+    "ack": lambda setup, done: setup.peer.consumer.ack([setup.held[1]], done),
+    "nack": lambda setup, done: setup.peer.consumer.nack([setup.held[1]], on_done=done),
+    "reject": lambda setup, done: setup.peer.consumer.reject([setup.held[1], setup.held[2]], "bad", done),
+    "pop": lambda setup, done: setup.queue.pop(done),
+    "pop and wait": lambda setup, done: setup.queue.pop(done, group="none", wait_ms=60_000),
+    "lease": lambda setup, done: setup.queue.lease(3, 30_000, done),
+    "lease and wait": lambda setup, done: setup.queue.lease(3, 30_000, done, group="none", wait_ms=60_000),
     **{
-        f"{outcome.value} a lease": lambda desk, done, outcome=outcome: desk.queue.settle_leases(  # type: ignore[misc]
-            [each.token for each in desk.lease], outcome, done
+        f"{outcome.value} a lease": lambda setup, done, outcome=outcome: setup.queue.settle_leases(  # type: ignore[misc]
+            [each.token for each in setup.lease], outcome, done
         )
         for outcome in Outcome
     },
-    "extend": lambda desk, done: desk.queue.extend([desk.lease[0].token], 1000, done),
-    "settle by id": lambda desk, done: desk.queue.settle_by_id(20, done),
-    "peek": lambda desk, done: desk.queue.peek(100, done),
-    "purge": lambda desk, done: desk.queue.purge(done),
-    "purge and keep": lambda desk, done: desk.queue.purge(done, keep=True),
-    "undo": lambda desk, done: desk.queue.undo(UndoRequest(10), done),
-    "redrive": lambda desk, done: desk.queue.redrive(desk.lab.queue("other").name, 10, done),
-    "options": lambda desk, done: desk.lab.broker.declare(desk.queue.name, {"max_tries": 3}, done),
-    "bind": lambda desk, done: desk.lab.broker.bind("event", desk.queue.name, done),
-    "declare a group": lambda desk, done: desk.queue.reading.declare("g", 5, None, done),
-    "declare a group while options are written": Desk.group_while_options_are_written,
-    "declare it since a time": lambda desk, done: desk.queue.reading.declare("g", Since(1), None, done),
-    "ack up to": lambda desk, done: desk.queue.reading.ack_to("old", 4, done),
-    "find a time": lambda desk, done: desk.queue.reading.find_time(10**15, done),
-    "browse": lambda desk, done: desk.queue.reading.browse(Wanted(1), len, done),
-    "events": Desk.events,
-    "wait": lambda desk, done: desk.queue.reading.wait_for(1000, 10**9, done),
-    "wait for events": lambda desk, done: desk.queue.reading.wait_for_events(1 << 60, 10**9, done),
-    "transaction": Desk.transaction,
+    "extend": lambda setup, done: setup.queue.extend([setup.lease[0].token], 1000, done),
+    "settle by id": lambda setup, done: setup.queue.settle_by_id(20, done),
+    "peek": lambda setup, done: setup.queue.peek(100, done),
+    "purge": lambda setup, done: setup.queue.purge(done),
+    "purge and keep": lambda setup, done: setup.queue.purge(done, keep=True),
+    "undo": lambda setup, done: setup.queue.undo(UndoRequest(10), done),
+    "redrive": lambda setup, done: setup.queue.redrive(setup.lab.queue("other").name, 10, done),
+    "options": lambda setup, done: setup.lab.broker.declare(setup.queue.name, {"max_tries": 3}, done),
+    "bind": lambda setup, done: setup.lab.broker.bind("event", setup.queue.name, done),
+    "declare a group": lambda setup, done: setup.queue.reading.declare("g", 5, None, done),
+    "declare a group while options are written": Setup.group_while_options_are_written,
+    "declare it since a time": lambda setup, done: setup.queue.reading.declare("g", Since(1), None, done),
+    "ack up to": lambda setup, done: setup.queue.reading.ack_to("old", 4, done),
+    "find a time": lambda setup, done: setup.queue.reading.find_time(10**15, done),
+    "browse": lambda setup, done: setup.queue.reading.browse(Wanted(1), len, done),
+    "events": Setup.events,
+    "wait": lambda setup, done: setup.queue.reading.wait_for(1000, 10**9, done),
+    "wait for events": lambda setup, done: setup.queue.reading.wait_for_events(1 << 60, 10**9, done),
+    "transaction": Setup.transaction,
 }
 
 
@@ -114,24 +114,24 @@ CALLS: dict[str, Callable[[Desk, Told], object]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_every_call_is_answered_once_when_its_queue_ends(name: str, how: str) -> None:
     for steps in range(STEPS):
-        desk = Desk()
+        setup = Setup()
         answers: list[tuple[Any, ...]] = []
-        CALLS[name](desk, lambda *given, answers=answers: answers.append(given))
+        CALLS[name](setup, lambda *given, answers=answers: answers.append(given))
         for _ in range(steps):
-            desk.step()
-        desk.end(how)
+            setup.step()
+        setup.end(how)
         assert len(answers) == 1, f"after {steps} steps"
 
 
 def test_deletion_completes_during_a_group_declaration() -> None:
     """What the group relies on was to be on disk before its declaration, and no commit came any more."""
     for turns in range(STEPS):
-        desk = Desk()
-        desk.lab.broker.declare(desk.queue.name, {"max_tries": 3}, lambda _error: None)
-        desk.queue.reading.declare("g", 5, None, lambda *_: None)
+        setup = Setup()
+        setup.lab.broker.declare(setup.queue.name, {"max_tries": 3}, lambda _error: None)
+        setup.queue.reading.declare("g", 5, None, lambda *_: None)
         for _ in range(turns):
-            desk.lab.host.turn()  # the job that writes the options takes its time
-        desk.end("delete")
+            setup.lab.host.turn()  # the job that writes the options takes its time
+        setup.end("delete")
 
 
 def test_waiter_is_notified_of_a_server_stop_not_of_a_deleted_queue(lab: Lab, queue: LocalQueue) -> None:
@@ -144,16 +144,16 @@ def test_waiter_is_notified_of_a_server_stop_not_of_a_deleted_queue(lab: Lab, qu
 @pytest.mark.parametrize("what", ["browse", "events"])
 def test_read_during_a_removal_is_no_disk_failure(what: str, caplog: pytest.LogCaptureFixture) -> None:
     """Events were answered with 503, and the log named a file that could not be read, because it had been removed."""
-    desk = Desk()
+    setup = Setup()
     answers: list[tuple[Any, ...]] = []
-    read = desk.lab.host.jobs
-    CALLS[what](desk, lambda *given: answers.append(given))
+    read = setup.lab.host.jobs
+    CALLS[what](setup, lambda *given: answers.append(given))
     assert len(read) == 1
     slow, read[:] = read[:], []
-    desk.end("delete")
+    setup.end("delete")
     assert answers == []
     read += slow
-    desk.lab.settle()
+    setup.lab.settle()
     assert [type(error) for error, *_ in answers] == [NoSuchQueue]
     assert "can't be read" not in caplog.text
 

@@ -119,7 +119,7 @@ def test_turns_of_many_queues_are_spread_in_request_order(count: int) -> None:
     turns = Turns(cast(Any, loop), committer)
     had: list[int] = []
 
-    class Wanting:
+    class WaitingQueue:
         def __init__(self, number: int) -> None:
             self.number = number
 
@@ -128,7 +128,7 @@ def test_turns_of_many_queues_are_spread_in_request_order(count: int) -> None:
             if self.number == 0 and len(had) == 1:
                 turns.add(self.turn)  # a turn may want another
 
-    queues = [Wanting(number) for number in range(count)]
+    queues = [WaitingQueue(number) for number in range(count)]
     for queue in queues + queues:
         turns.add(queue.turn)
     rounds = 0

@@ -21,7 +21,7 @@ def test_message_with_groups_reaches_only_them(lab: Lab) -> None:
     queue = lab.queue(groups=["a", "b"])
     lab.publish(queue, "m", groups=("b", "c"))
     peers = {group: Peer(lab, queue, group=group) for group in ("", "a", "b", "c")}
-    assert {group: len(peer.given) for group, peer in peers.items()} == {"": 0, "a": 0, "b": 1, "c": 1}
+    assert {group: len(peer.received) for group, peer in peers.items()} == {"": 0, "a": 0, "b": 1, "c": 1}
 
 
 def test_message_is_removed_when_every_entitled_group_settled(lab: Lab) -> None:

@@ -165,7 +165,7 @@ def test_a_message_to_a_subscriber_is_one_commit_and_its_ack_waits_for_the_next(
             lab.settle()
         assert queue.stats.commits - before == 1
         assert queue.counts()[:3] == (0, 0, 0)
-    assert len(peer.given) == 11, "the first was there before"
+    assert len(peer.received) == 11, "the first was there before"
 
 
 def test_awaited_ack_is_written_immediately_with_earlier_ones(lab: Lab) -> None:
@@ -187,7 +187,7 @@ def test_acks_that_wait_for_a_commit_take_no_room_in_a_queue_that_is_used_for_lo
     for number in range(500):  # many times its cap
         lab.publish(queue, *[f"{number}.{each}".encode().ljust(100) for each in range(10)])
         assert len(queue.write_queue.lazy_acks.get("", [])) <= 10
-    assert len(peer.given) == 5001
+    assert len(peer.received) == 5001
     lab.pass_time(60_000)
     assert queue.counts()[3] <= 64 * 1024 and not queue.write_queue.lazy_acks
 
@@ -234,7 +234,7 @@ def test_private_queues_are_never_synced(lab: Lab, monkeypatch: pytest.MonkeyPat
     for name in names[1:]:
         assert lab.answer(lambda done, name=name: lab.broker.delete(name, done), passing_ms=100) == (True,)  # type: ignore[misc]
     publish_news(lab, "alone")
-    assert peers[0].bodies[-2:] == [b"one", b"alone"] and all(len(peer.given) >= 202 for peer in peers)
+    assert peers[0].bodies[-2:] == [b"one", b"alone"] and all(len(peer.received) >= 202 for peer in peers)
     assert syncs == [] and lab.broker.commits.syncs == 0
 
 

@@ -1,7 +1,7 @@
 """Consumers that settle whatever comes, out of order and with stragglers, whatever happens to the server.
 
 A straggler is kept unsettled while many later ones are settled, so the cleaner has to copy it forward; a few
-deliveries are given back once, and now and then a consumer hangs up with all that it holds. In two of three lives
+deliveries are given back once, and now and then a consumer hangs up with all that it holds. In two of three boots
 of the server they begin only when the queue is at its cap.
 """
 
@@ -19,9 +19,9 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from tests.crash.history import Delivered, GivenBack, History, Settled, Settling
+from tests.crash.history import Delivered, History, Requeued, Settled, Settling
+from tests.crash.killable import HANG_S, Boot, KillableServer
 from tests.crash.line_consumers import lease_session, mqks_session
-from tests.crash.mortal import HANG_S, Life, MortalServer
 from tests.crash.producers import VALUE
 from tests.crash.source import Source
 from tests.crash.stomp_peer import StompPeer, encode
@@ -31,15 +31,15 @@ STRAGGLERS_MAX = 40
 IDLE_S = 0.1
 
 
-class Desk:
+class ConsumerRecord:
     """What one consumer's connection holds: decides what is settled when, and keeps the record.
 
     A handle is what the protocol calls a delivery (the `ack` header, the `ackId`).
     """
 
-    def __init__(self, queue: str, consumer: str, life: int, history: History, rng: Random) -> None:
-        self._names = (queue, consumer, life)
-        self._life = life
+    def __init__(self, queue: str, consumer: str, boot: int, history: History, rng: Random) -> None:
+        self._names = (queue, consumer, boot)
+        self._boot = boot
         self._history = history
         self._rng = rng
         self._due: deque[str] = deque()
@@ -51,11 +51,11 @@ class Desk:
 
     def take(self, handle: str, value: str, message_id: str, body: bytes, tries: int) -> bool:
         """Record a delivery; return whether it is to be given back, in which case it is forgotten here."""
-        queue, consumer, life = self._names
-        self._history.append(Delivered(value, queue, message_id, body, consumer, life, tries))
+        queue, consumer, boot = self._names
+        self._history.append(Delivered(value, queue, message_id, body, consumer, boot, tries))
         self._left -= 1
         if tries == 0 and self._rng.random() < 0.01:
-            self._history.append(GivenBack(message_id, life))
+            self._history.append(Requeued(message_id, boot))
             return True
         self.ids[handle] = message_id
         (self._stragglers if self._rng.random() < 0.03 else self._due).append(handle)
@@ -79,7 +79,7 @@ class Desk:
     def settled(self, message_ids: list[str]) -> None:
         """Record that acks were confirmed."""
         self._unconfirmed.difference_update(message_ids)
-        self._history.extend(Settled(message_id, self._life) for message_id in message_ids)
+        self._history.extend(Settled(message_id, self._boot) for message_id in message_ids)
 
     @property
     def is_tired(self) -> bool:
@@ -94,7 +94,7 @@ class Desk:
     def hang_up(self) -> None:
         """Record that all it holds goes back; an ack on its way may get lost."""
         held = {*self.ids.values(), *self._unconfirmed}
-        self._history.extend(GivenBack(message_id, self._life) for message_id in held)
+        self._history.extend(Requeued(message_id, self._boot) for message_id in held)
 
     def forget(self, handles: set[str]) -> None:
         """Not settle these any more: something else has."""
@@ -103,9 +103,9 @@ class Desk:
 
 
 class Consumer:
-    """One consumer's way through the lives of a server, until `done` is set."""
+    """One consumer over all boots of a server, until `done` is set."""
 
-    def __init__(self, server: MortalServer, source: Source, name: str, history: History, rng: Random) -> None:
+    def __init__(self, server: KillableServer, source: Source, name: str, history: History, rng: Random) -> None:
         self._server = server
         self._source = source
         self.queue = source.queue
@@ -117,42 +117,42 @@ class Consumer:
 
     def over_stomp(self) -> None:
         """Consume with client-individual acks, each with a receipt."""
-        self._through_all_lives(self._stomp_session)
+        self._through_all_boots(self._stomp_session)
 
     def over_websocket(self) -> None:
         """Consume with acks, single and cumulative; the protocol does not confirm them."""
-        self._through_all_lives(self._websocket_session)
+        self._through_all_boots(self._websocket_session)
 
     def over_mqks(self) -> None:
         """Consume over MQKS with manual acks, each with `--confirm`."""
-        self._through_all_lives(partial(mqks_session, self))
+        self._through_all_boots(partial(mqks_session, self))
 
     def with_leases(self) -> None:
         """Consume with HTTP leases."""
-        self._through_all_lives(partial(lease_session, self))
+        self._through_all_boots(partial(lease_session, self))
 
-    def _through_all_lives(self, session: Callable[[Life, Desk], None]) -> None:
+    def _through_all_boots(self, session: Callable[[Boot, ConsumerRecord], None]) -> None:
         sessions = 0
         while not self.done.is_set():
-            life = self._server.life
+            boot = self._server.boot
             sessions += 1
-            name = f"{self._name} {life.number}.{sessions}"
-            if life.number % 3:
+            name = f"{self._name} {boot.number}.{sessions}"
+            if boot.number % 3:
                 self._source.wait_until_full()
             try:
-                session(life, Desk(self.queue, name, life.number, self._history, self._rng))
+                session(boot, ConsumerRecord(self.queue, name, boot.number, self._history, self._rng))
             except (OSError, WebSocketException):
                 if self.done.is_set():
                     return
-                self._server.life_after(life.number)
+                self._server.wait_for_boot(boot.number)
 
-    def _stomp_session(self, life: Life, desk: Desk) -> None:
-        with StompPeer(life.stomp, HANG_S) as peer:
+    def _stomp_session(self, boot: Boot, record: ConsumerRecord) -> None:
+        with StompPeer(boot.stomp, HANG_S) as peer:
             wanted = {"id": "1", "destination": f"/queue/{self.queue}", "ack": "client-individual"}
             peer.send(encode("SUBSCRIBE", wanted | {"prefetch-count": str(WINDOW)}))
-            while not self.done.is_set() or desk.ids or desk.unconfirmed:
-                if desk.is_tired:
-                    desk.hang_up()
+            while not self.done.is_set() or record.ids or record.unconfirmed:
+                if record.is_tired:
+                    record.hang_up()
                     return
                 idle = False
                 out: list[bytes] = []
@@ -169,18 +169,18 @@ class Consumer:
                     assert frame.command == "MESSAGE", frame
                     handle, tries = headers["ack"], int(headers["x-tries"])
                     assert headers["redelivered"] == ("true" if tries else "false")
-                    if desk.take(handle, headers[VALUE], headers["message-id"], frame.body, tries):
+                    if record.take(handle, headers[VALUE], headers["message-id"], frame.body, tries):
                         out.append(encode("NACK", {"id": handle}))
-                handles = desk.to_settle(idle=idle)
-                out += [encode("ACK", {"id": handle, "receipt": desk.ids[handle]}) for handle in handles]
-                desk.settling(handles)
-                desk.settled(confirmed)
+                handles = record.to_settle(idle=idle)
+                out += [encode("ACK", {"id": handle, "receipt": record.ids[handle]}) for handle in handles]
+                record.settling(handles)
+                record.settled(confirmed)
                 self.progress.add(settled=len(confirmed))
                 if out:
                     peer.send(b"".join(out))
 
-    def _websocket_session(self, life: Life, desk: Desk) -> None:
-        host, port = life.http
+    def _websocket_session(self, boot: Boot, record: ConsumerRecord) -> None:
+        host, port = boot.http
         project, _, queue = self.queue.partition("/")
         with connect(
             f"ws://{host}:{port}/v2/{project}/queues/{queue}/messages?ack&limit={WINDOW}",
@@ -191,20 +191,20 @@ class Consumer:
             close_timeout=IDLE_S,
             proxy=None,
         ) as socket:
-            while not self.done.is_set() or desk.ids:
-                if desk.is_tired:
-                    desk.hang_up()
+            while not self.done.is_set() or record.ids:
+                if record.is_tired:
+                    record.hang_up()
                     return
                 frame: str | bytes | None = None
                 with suppress(TimeoutError):
                     frame = socket.recv(timeout=IDLE_S)
                 if frame is not None:
-                    self._websocket_message(socket, desk, frame)
-                handles = desk.to_settle(idle=frame is None)
+                    self._websocket_message(socket, record, frame)
+                handles = record.to_settle(idle=frame is None)
                 for handle in handles:
-                    self._websocket_settle(socket, desk, handle)
+                    self._websocket_settle(socket, record, handle)
 
-    def _websocket_message(self, socket: ClientConnection, desk: Desk, frame: str | bytes) -> None:
+    def _websocket_message(self, socket: ClientConnection, record: ConsumerRecord, frame: str | bytes) -> None:
         assert isinstance(frame, str), frame
         metadata = json.loads(frame)
         assert "ackId" in metadata, metadata
@@ -212,20 +212,20 @@ class Consumer:
         assert isinstance(body, bytes), body
         assert metadata["redelivered"] == (metadata["tries"] > 0)
         handle = metadata["ackId"]
-        if desk.take(handle, metadata[VALUE], metadata["id"], body, metadata["tries"]):
+        if record.take(handle, metadata[VALUE], metadata["id"], body, metadata["tries"]):
             socket.send(json.dumps({"nackId": handle}))
 
-    def _websocket_settle(self, socket: ClientConnection, desk: Desk, handle: str) -> None:
-        if handle not in desk.ids:  # settled by a cumulative ack
+    def _websocket_settle(self, socket: ClientConnection, record: ConsumerRecord, handle: str) -> None:
+        if handle not in record.ids:  # settled by a cumulative ack
             return
         handles = [handle]
         if self._rng.random() < 0.02:
-            handles = [other for other in desk.ids if place_of(other) <= place_of(handle)]
-            desk.forget(set(handles))
+            handles = [other for other in record.ids if place_of(other) <= place_of(handle)]
+            record.forget(set(handles))
             command = {"ackToId": handle}
         else:
             command = {"ackId": handle}
-        desk.settling(handles)
+        record.settling(handles)
         socket.send(json.dumps(command))
         self.progress.add(settled=len(handles))
 

@@ -8,14 +8,14 @@ which every delivery was settled sooner or later. It finds
 - returned: delivered again after its ack was confirmed
 - refused: delivered though the server said that it changed nothing
 - doubled: one send that is two messages
-- shared: with two consumers at once in one life of the server
+- shared: with two consumers at once in one boot of the server
 - phantom: never sent, or not to this queue
 - corrupt: not the bytes that were sent
 - unordered: the log's order is not the producer's, or a consumer saw first deliveries out of the log's order
 - torn: a unit (a batch, a transaction) of which only a part is there
 
 A send without an answer may be there or not, and an ack without a confirmation may have counted or not: both are
-legal and counted. `life` is the number of the server's life, one more after each start.
+legal and counted. `boot` is the number of the server's boot, one more after each start.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class Delivered(NamedTuple):
     body: bytes
     consumer: str
     """The connection: what one consumer gets for the first time has an order."""
-    life: int
+    boot: int
     tries: int
 
 
-class GivenBack(NamedTuple):
-    """A delivery is about to end without being settled, in the life it was made."""
+class Requeued(NamedTuple):
+    """A delivery is about to end without being settled, in the boot it was made."""
 
     message_id: str
-    life: int
+    boot: int
 
 
 class Settling(NamedTuple):
@@ -78,10 +78,10 @@ class Settled(NamedTuple):
     """An ack was confirmed."""
 
     message_id: str
-    life: int
+    boot: int
 
 
-Event = Sent | Answered | Delivered | GivenBack | Settling | Settled
+Event = Sent | Answered | Delivered | Requeued | Settling | Settled
 
 
 class History(list[Event]):
@@ -156,12 +156,12 @@ class _Replay:
         self._came_back: set[str] = set()
         """Message ids delivered again after a unit acked them."""
         self._settled: dict[str, int] = {}
-        """Message id to the life in which its ack was confirmed."""
+        """Message id to the boot in which its ack was confirmed."""
         self._held: Counter[tuple[str, int]] = Counter()
-        """How many have a message, in a life."""
+        """How many have a message, in a boot."""
         self._seen: set[str] = set()
-        self._last_life: dict[str, int] = {}
-        """Message id to the last life in which it was delivered."""
+        self._last_boot: dict[str, int] = {}
+        """Message id to the last boot in which it was delivered."""
         self._last_seq: dict[tuple[str, str], int] = {}
 
     def take(self, event: Event) -> None:
@@ -173,18 +173,21 @@ class _Replay:
                 self._answers[event.value] = event.accepted
             case Delivered():
                 self._delivered(event)
-            case GivenBack():
-                self._held[event.message_id, event.life] -= 1
+            case Requeued():
+                self._held[event.message_id, event.boot] -= 1
             case Settling():
                 self._settling.add(event.message_id)
                 if event.unit:
                     self._unit_acks[event.message_id] = event.unit
             case Settled():
                 self.verdict.settled += 1
-                self._settled.setdefault(event.message_id, event.life)
-                last = self._last_life.get(event.message_id, 0)
-                if last > event.life:  # seen late: a client read the confirmation when the next life had begun
-                    self._wrong("returned", f"{event.message_id} in life {last}, confirmed in life {event.life}")
+                self._settled.setdefault(event.message_id, event.boot)
+                last = self._last_boot.get(event.message_id, 0)
+                if last > event.boot:  # seen late: a client read the confirmation when the next boot had begun
+                    self._wrong(
+                        "returned",
+                        f"{event.message_id} in boot {last}, confirmed in boot {event.boot}",
+                    )
 
     def _wrong(self, kind: str, text: str) -> None:
         self.verdict.problems[kind].append(text)
@@ -192,7 +195,7 @@ class _Replay:
     def _delivered(self, event: Delivered) -> None:
         verdict = self.verdict
         verdict.delivered += 1
-        what = f"{event.value} as {event.message_id} to {event.consumer} in life {event.life}"
+        what = f"{event.value} as {event.message_id} to {event.consumer} in boot {event.boot}"
         sent = self._sent.get(event.value)
         if sent is None or sent.queue != event.queue:
             self._wrong("phantom", f"{what}, from {event.queue}, body {event.body[:60]!r}")
@@ -202,12 +205,12 @@ class _Replay:
         first_id = self._ids.setdefault(event.value, event.message_id)
         if first_id != event.message_id:
             self._wrong("doubled", f"{what}, and {first_id}")
-        if self._settled.get(event.message_id, event.life + 1) <= event.life:
-            self._wrong("returned", f"{what}, its ack was confirmed in life {self._settled[event.message_id]}")
+        if self._settled.get(event.message_id, event.boot + 1) <= event.boot:
+            self._wrong("returned", f"{what}, its ack was confirmed in boot {self._settled[event.message_id]}")
         if event.message_id in self._unit_acks:
             self._came_back.add(event.message_id)
-        self._held[event.message_id, event.life] += 1
-        if self._held[event.message_id, event.life] > 1:
+        self._held[event.message_id, event.boot] += 1
+        if self._held[event.message_id, event.boot] > 1:
             self._wrong("shared", what)
         if event.message_id in self._seen:
             verdict.redelivered += 1
@@ -215,7 +218,7 @@ class _Replay:
                 verdict.unmarked += 1
                 verdict.unmarked_by[event.consumer.partition(" ")[0]] += 1
         self._seen.add(event.message_id)
-        self._last_life[event.message_id] = max(event.life, self._last_life.get(event.message_id, 0))
+        self._last_boot[event.message_id] = max(event.boot, self._last_boot.get(event.message_id, 0))
         if event.tries == 0:
             self._in_order(event.consumer, event.message_id, f"first delivery of {what}")
 

@@ -12,11 +12,11 @@ import threading
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from tests.crash.mortal import HANG_S, Life
+from tests.crash.killable import HANG_S, Boot
 from tests.crash.mqks_peer import Answer, MqksPeer
 
 if TYPE_CHECKING:
-    from tests.crash.consumers import Consumer, Desk
+    from tests.crash.consumers import Consumer, ConsumerRecord
 
 WINDOW = 200
 LEASES = 50
@@ -30,16 +30,16 @@ def value_in(body: bytes) -> str:
     return body.partition(b" ")[0].decode("latin-1")
 
 
-def mqks_session(consumer: Consumer, life: Life, desk: Desk) -> None:
+def mqks_session(consumer: Consumer, boot: Boot, record: ConsumerRecord) -> None:
     """Consume with manual acks, each confirmed; what is given back is rejected, as MQKS calls it."""
     numbers = count(1)
-    with MqksPeer(life.mqks, HANG_S) as peer:
+    with MqksPeer(boot.mqks, HANG_S) as peer:
         _, _, queue = consumer.queue.partition("/")
         peer.send(f"{_CONSUMER} consume --confirm {queue} --manual-ack --window={WINDOW}".encode())
         acks: dict[str, str] = {}
-        while not consumer.done.is_set() or desk.ids or desk.unconfirmed:
-            if desk.is_tired:
-                desk.hang_up()
+        while not consumer.done.is_set() or record.ids or record.unconfirmed:
+            if record.is_tired:
+                record.hang_up()
                 return
             idle = False
             try:
@@ -53,37 +53,37 @@ def mqks_session(consumer: Consumer, life: Life, desk: Desk) -> None:
                 if answer.request_id in acks:
                     confirmed.append(acks.pop(answer.request_id))
                 elif answer.request_id == _CONSUMER and answer.data:
-                    handle = _take(desk, answer)
+                    handle = _take(record, answer)
                     if handle:
                         out.append(f"r{next(numbers)} reject {_CONSUMER} {handle}".encode())
-            handles = desk.to_settle(idle=idle)
+            handles = record.to_settle(idle=idle)
             for handle in handles:
                 request_id = f"a{next(numbers)}"
-                acks[request_id] = desk.ids[handle]
+                acks[request_id] = record.ids[handle]
                 out.append(f"{request_id} ack --confirm {_CONSUMER} {handle}".encode())
-            desk.settling(handles)
-            desk.settled(confirmed)
+            record.settling(handles)
+            record.settled(confirmed)
             consumer.progress.add(settled=len(confirmed))
             peer.send(*out)
 
 
-def _take(desk: Desk, answer: Answer) -> str:
+def _take(record: ConsumerRecord, answer: Answer) -> str:
     """Record a delivery of a message that came over another protocol; return its handle if it is to be given back."""
     message_id, properties, body = answer.data.split(b" ", 2)
     facts = dict(pair.split(b"=", 1) for pair in properties.split(b","))
     tries = int(facts.get(b"retry", b"0"))
     handle = message_id.decode()
-    return handle if desk.take(handle, value_in(body), handle, body, tries) else ""
+    return handle if record.take(handle, value_in(body), handle, body, tries) else ""
 
 
-def lease_session(consumer: Consumer, life: Life, desk: Desk) -> None:
+def lease_session(consumer: Consumer, boot: Boot, record: ConsumerRecord) -> None:
     """Take leases, settle and give back by HTTP calls; every answer is a confirmation."""
-    calls = _Calls(consumer.queue, life)
+    calls = _Calls(consumer.queue, boot)
     try:
-        while not consumer.done.is_set() or desk.ids:
-            if desk.is_tired:
-                held = list(desk.ids)
-                desk.hang_up()
+        while not consumer.done.is_set() or record.ids:
+            if record.is_tired:
+                held = list(record.ids)
+                record.hang_up()
                 calls.settle("nack", held)
                 return
             leases = calls.post("lease", {"count": LEASES, "seconds": LEASE_S, "encoding": "base64"})["messages"]
@@ -91,14 +91,14 @@ def lease_session(consumer: Consumer, life: Life, desk: Desk) -> None:
             for lease in leases:
                 body = base64.b64decode(lease["message"])
                 assert lease["redelivered"] == (lease["tries"] > 0)
-                if desk.take(lease["ackId"], value_in(body), lease["id"], body, lease["tries"]):
+                if record.take(lease["ackId"], value_in(body), lease["id"], body, lease["tries"]):
                     back.append(lease["ackId"])
             calls.settle("nack", back)
-            handles = desk.to_settle(idle=not leases)
-            ids = [desk.ids[handle] for handle in handles]
-            desk.settling(handles)
+            handles = record.to_settle(idle=not leases)
+            ids = [record.ids[handle] for handle in handles]
+            record.settling(handles)
             calls.settle("ack", handles)
-            desk.settled(ids)
+            record.settled(ids)
             consumer.progress.add(settled=len(ids))
             if not leases:
                 threading.Event().wait(IDLE_S)
@@ -111,10 +111,10 @@ def lease_session(consumer: Consumer, life: Life, desk: Desk) -> None:
 class _Calls:
     """The calls of one consumer, on a connection that is kept."""
 
-    def __init__(self, queue: str, life: Life) -> None:
+    def __init__(self, queue: str, boot: Boot) -> None:
         project, _, name = queue.partition("/")
         self._path = f"/v2/{project}/queues/{name}/messages"
-        self._connection = http.client.HTTPConnection(*life.http, timeout=HANG_S)
+        self._connection = http.client.HTTPConnection(*boot.http, timeout=HANG_S)
 
     def close(self) -> None:
         self._connection.close()

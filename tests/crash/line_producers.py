@@ -13,7 +13,7 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from tests.crash.mortal import HANG_S, MortalServer
+from tests.crash.killable import HANG_S, KillableServer
 from tests.crash.mqks_peer import MqksPeer
 from tests.crash.producers import ROOM, VALUE
 from tests.crash.source import Line, Source
@@ -22,15 +22,15 @@ WINDOW = 100
 CLOSE_S = 0.1
 
 
-def produce_over_websocket(server: MortalServer, source: Source, rng: Random) -> None:
+def produce_over_websocket(server: KillableServer, source: Source, rng: Random) -> None:
     """Publish with a metadata and a payload frame for each line, some unconfirmed at a time."""
     project, _, queue = source.queue.partition("/")
     sessions = 0
     while not source.is_done:
-        life = server.life
+        boot = server.boot
         sessions += 1
         unanswered: deque[Line] = deque()
-        host, port = life.http
+        host, port = boot.http
         try:
             with connect(
                 f"ws://{host}:{port}/v2/{project}/queues/{queue}/messages",
@@ -43,7 +43,7 @@ def produce_over_websocket(server: MortalServer, source: Source, rng: Random) ->
             ) as socket:
                 while not source.is_done:
                     lines = source.take(rng.randint(1, WINDOW - len(unanswered))) if len(unanswered) < WINDOW else []
-                    source.sending(lines, f"websocket {life.number}.{sessions}")
+                    source.sending(lines, f"websocket {boot.number}.{sessions}")
                     unanswered += lines
                     for line in lines:
                         socket.send(json.dumps({VALUE: line.value}))
@@ -59,26 +59,26 @@ def produce_over_websocket(server: MortalServer, source: Source, rng: Random) ->
                     said = json.loads(answer)
                     assert said["code"] == 507 and "too little room" in said["error"], said
                     source.refused([line])
-                    source.give_back([line])
+                    source.resend([line])
                     source.progress.wait_for_room(ROOM // 10)
         except (OSError, WebSocketException):
-            source.give_back(unanswered)
-            server.life_after(life.number)
+            source.resend(unanswered)
+            server.wait_for_boot(boot.number)
 
 
-def produce_over_mqks(server: MortalServer, source: Source, event: str, rng: Random) -> None:
+def produce_over_mqks(server: KillableServer, source: Source, event: str, rng: Random) -> None:
     """Publish to an event that the queue is bound to, each line with `--confirm` and its value as the id."""
     sessions = 0
     while not source.is_done:
-        life = server.life
+        boot = server.boot
         sessions += 1
         unanswered: dict[str, Line] = {}
         try:
-            with MqksPeer(life.mqks, HANG_S) as peer:
+            with MqksPeer(boot.mqks, HANG_S) as peer:
                 while not source.is_done:
                     room = WINDOW - len(unanswered)
                     lines = source.take(rng.randint(1, room)) if room else []
-                    source.sending(lines, f"mqks {life.number}.{sessions}")
+                    source.sending(lines, f"mqks {boot.number}.{sessions}")
                     unanswered |= {line.value: line for line in lines}
                     head = f" publish --confirm {event} ".encode()
                     peer.send(*[line.value.encode() + head + line.body for line in lines])
@@ -89,9 +89,9 @@ def produce_over_mqks(server: MortalServer, source: Source, event: str, rng: Ran
                     source.confirmed([unanswered.pop(answer.request_id) for answer in answers if answer.is_ok])
                     refused = [unanswered.pop(answer.request_id) for answer in answers if not answer.is_ok]
                     source.refused(refused)
-                    source.give_back(refused)
+                    source.resend(refused)
                     if refused:
                         source.progress.wait_for_room(ROOM // 10)
         except OSError:
-            source.give_back(unanswered.values())
-            server.life_after(life.number)
+            source.resend(unanswered.values())
+            server.wait_for_boot(boot.number)

@@ -10,7 +10,7 @@ import http.client
 import json
 from random import Random
 
-from tests.crash.mortal import HANG_S, MortalServer
+from tests.crash.killable import HANG_S, KillableServer
 from tests.crash.source import Line, Source
 from tests.crash.stomp_peer import StompFrame, StompPeer, encode
 
@@ -26,31 +26,31 @@ Unanswered = dict[str, list[tuple[Source, Line]]]
 """Receipt to what it will confirm, and whose it is."""
 
 
-def produce_over_stomp(server: MortalServer, source: Source, other: Source, rng: Random) -> None:
+def produce_over_stomp(server: KillableServer, source: Source, other: Source, rng: Random) -> None:
     """Send with a receipt for each line, many at a time; now and then a transaction, also with lines of `other`."""
     sessions = 0
     while not source.is_done:
-        life = server.life
+        boot = server.boot
         sessions += 1
         unanswered: Unanswered = {}
         is_full = False
         try:
-            with StompPeer(life.stomp, HANG_S) as peer:
-                is_full = _stomp_session(peer, source, other, f"stomp {life.number}.{sessions}", unanswered, rng)
+            with StompPeer(boot.stomp, HANG_S) as peer:
+                is_full = _stomp_session(peer, source, other, f"stomp {boot.number}.{sessions}", unanswered, rng)
         except OSError:
-            _give_back(unanswered)
-            server.life_after(life.number)
+            _resend(unanswered)
+            server.wait_for_boot(boot.number)
             continue
-        _give_back(unanswered)
+        _resend(unanswered)
         if is_full:
             source.progress.wait_for_room(ROOM)
 
 
-def _give_back(unanswered: Unanswered) -> None:
+def _resend(unanswered: Unanswered) -> None:
     """Have what was sent and not answered sent again, in its order."""
     parts = [part for group in unanswered.values() for part in group]
     for source in {source for source, _ in parts}:
-        source.give_back(line for owner, line in parts if owner is source)
+        source.resend(line for owner, line in parts if owner is source)
 
 
 def _stomp_session(
@@ -67,7 +67,7 @@ def _stomp_session(
             data = _transaction(
                 [(source, line) for line in lines[:20]] + [(other, line) for line in more], name, unanswered
             )
-            source.give_back(lines[20:])
+            source.resend(lines[20:])
         else:
             source.sending(lines, name)
             unanswered |= {line.value: [(source, line)] for line in lines}
@@ -109,13 +109,13 @@ def _stomp_answers(frames: list[StompFrame], unanswered: Unanswered) -> bool:
     return False
 
 
-def produce_over_http(server: MortalServer, source: Source, rng: Random, name: str) -> None:
+def produce_over_http(server: KillableServer, source: Source, rng: Random, name: str) -> None:
     """POST line by line on a connection that is kept, and now and then a batch."""
     sessions = 0
     while not source.is_done:
-        life = server.life
+        boot = server.boot
         sessions += 1
-        connection = http.client.HTTPConnection(*life.http, timeout=HANG_S)
+        connection = http.client.HTTPConnection(*boot.http, timeout=HANG_S)
         try:
             while not source.is_done:
                 lines = source.take(rng.randint(2, BATCH_MAX) if rng.random() < 0.05 else 1)
@@ -123,20 +123,20 @@ def produce_over_http(server: MortalServer, source: Source, rng: Random, name: s
                     connection.close()  # the server ends one that is idle for long, and that is no crash
                     source.progress.wait_for_room(1)
                     continue
-                source.sending(lines, f"{name} {life.number}.{sessions}", lines[0].value if len(lines) > 1 else "")
+                source.sending(lines, f"{name} {boot.number}.{sessions}", lines[0].value if len(lines) > 1 else "")
                 try:
                     status = _post(connection, source.queue, lines)
                 except (OSError, http.client.HTTPException):
-                    source.give_back(lines)
+                    source.resend(lines)
                     raise
                 if status == 201:
                     source.confirmed(lines)
                 else:
                     source.refused(lines)
-                    source.give_back(lines)
+                    source.resend(lines)
                     source.progress.wait_for_room(ROOM)
         except (OSError, http.client.HTTPException):
-            server.life_after(life.number)
+            server.wait_for_boot(boot.number)
         finally:
             connection.close()
 

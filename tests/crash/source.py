@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tests.crash.history import Answered, History, Sent
-from tests.crash.mortal import Progress
+from tests.crash.killable import Progress
 
 FAILED_S = 1
 
@@ -82,18 +82,18 @@ class Source:
         self._history.extend(Answered(line.value, False) for line in lines)
         self._full.set()
 
-    def give_back(self, lines: Iterable[Line]) -> None:
+    def resend(self, lines: Iterable[Line]) -> None:
         """Have lines that were sent and not confirmed sent again, before others."""
         with self._lock:
             self._lines.extendleft(line._replace(attempt=line.attempt + 1) for line in reversed(list(lines)))
 
     def wait_until_full(self) -> None:
-        """Wait until the queue was at its cap in the present life, or there is nothing more to send."""
+        """Wait until the queue was at its cap in the present boot, or there is nothing more to send."""
         while not self._full.wait(FAILED_S) and self.progress.failure is None:
             pass
 
-    def next_life(self) -> None:
-        """A new life begins."""
+    def server_restarted(self) -> None:
+        """A new boot begins."""
         if not self.is_done:
             self._full.clear()
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.crash.directory import Sampler, bytes_at_rest
 from tests.crash.history import History
-from tests.crash.mortal import MortalServer
+from tests.crash.killable import KillableServer
 from tests.crash.workload import CAP, A, Worker, drain
 from tests.kit.server import ServerProcess
 
@@ -30,7 +30,7 @@ def fill(worker: Worker, size: int) -> int:
 @pytest.mark.parametrize("size", SIZES)
 def test_settling_in_a_full_queue_makes_room_for_publishes(tmp_path: Path, size: int, killed: bool) -> None:
     with ServerProcess(tmp_path / "data", f"--cap={CAP}", "--log-level=warning") as process:
-        server = MortalServer(process)
+        server = KillableServer(process)
         history = History()
         server.put_queue(A, {})
         producer = Worker(server, history, "producer", queues=())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.crash.history import Answered, Delivered, Event, GivenBack, History, Sent, Settled, Settling
+from tests.crash.history import Answered, Delivered, Event, History, Requeued, Sent, Settled, Settling
 
 QUEUE = "p/q"
 
@@ -19,15 +19,15 @@ def got(
     body: bytes = b"x",
     *,
     consumer: str = "c 1",
-    life: int = 1,
+    boot: int = 1,
     tries: int = 0,
     queue: str = QUEUE,
 ) -> Delivered:
-    return Delivered(value, queue, f"abc-{seq}", body, consumer, life, tries)
+    return Delivered(value, queue, f"abc-{seq}", body, consumer, boot, tries)
 
 
-def settled(seq: int, life: int = 1) -> list[Event]:
-    return [Settling(f"abc-{seq}"), Settled(f"abc-{seq}", life)]
+def settled(seq: int, boot: int = 1) -> list[Event]:
+    return [Settling(f"abc-{seq}"), Settled(f"abc-{seq}", boot)]
 
 
 def problems(*events: Event) -> dict[str, int]:
@@ -49,13 +49,13 @@ def test_unconfirmed_publish_may_or_may_not_exist() -> None:
 def test_unconfirmed_ack_may_or_may_not_count() -> None:
     events: list[Event] = [sent("1.0"), Answered("1.0", True), got("1.0", 1), Settling("abc-1")]
     assert problems(*events) == {}
-    verdict = History([*events, got("1.0", 1, life=2, tries=1), *settled(1, 2)]).judge()
+    verdict = History([*events, got("1.0", 1, boot=2, tries=1), *settled(1, 2)]).judge()
     assert not verdict.problems
     assert (verdict.redelivered, verdict.unmarked) == (1, 0)
 
 
 def test_unmarked_redelivery_is_counted() -> None:
-    events: list[Event] = [sent("1.0"), got("1.0", 1), got("1.0", 1, life=2, consumer="c 2"), *settled(1, 2)]
+    events: list[Event] = [sent("1.0"), got("1.0", 1), got("1.0", 1, boot=2, consumer="c 2"), *settled(1, 2)]
     assert History(events).judge().unmarked == 1
 
 
@@ -64,8 +64,11 @@ def test_unmarked_redelivery_is_counted() -> None:
     [
         ("lost", [sent("1.0"), Answered("1.0", True)]),
         ("lost", [sent("1.0"), Answered("1.0", True), got("1.0", 1)]),
-        ("returned", [sent("1.0"), got("1.0", 1), *settled(1), got("1.0", 1, life=2, tries=1), Settling("abc-1")]),
-        ("returned", [sent("1.0"), got("1.0", 1), got("1.0", 1, life=2, tries=1), *settled(1, 1)]),
+        (
+            "returned",
+            [sent("1.0"), got("1.0", 1), *settled(1), got("1.0", 1, boot=2, tries=1), Settling("abc-1")],
+        ),
+        ("returned", [sent("1.0"), got("1.0", 1), got("1.0", 1, boot=2, tries=1), *settled(1, 1)]),
         ("refused", [sent("1.0"), Answered("1.0", False), got("1.0", 1), *settled(1)]),
         ("doubled", [sent("1.0"), got("1.0", 1), *settled(1), got("1.0", 2), *settled(2)]),
         ("shared", [sent("1.0"), got("1.0", 1), got("1.0", 1, tries=1, consumer="c 2"), *settled(1)]),
@@ -85,13 +88,13 @@ def test_violations_are_detected(kind: str, events: list[Event]) -> None:
 
 def test_requeued_delivery_may_go_to_another_consumer() -> None:
     again = got("1.0", 1, tries=1, consumer="c 2")
-    assert problems(sent("1.0"), got("1.0", 1), GivenBack("abc-1", 1), again, *settled(1)) == {}
+    assert problems(sent("1.0"), got("1.0", 1), Requeued("abc-1", 1), again, *settled(1)) == {}
 
 
 def test_ack_of_a_transaction_counts_iff_its_sends_do() -> None:
     begun: list[Event] = [sent("1.0"), got("1.0", 1), sent("2.0", unit="u"), Settling("abc-1", "u")]
-    back: list[Event] = [got("1.0", 1, life=2, tries=1), *settled(1, 2)]
-    there: list[Event] = [got("2.0", 2, life=2), *settled(2, 2)]
+    back: list[Event] = [got("1.0", 1, boot=2, tries=1), *settled(1, 2)]
+    there: list[Event] = [got("2.0", 2, boot=2), *settled(2, 2)]
     assert problems(*begun, *back) == {}
     assert problems(*begun, *there) == {}
     assert problems(*begun) == {"torn": 1}

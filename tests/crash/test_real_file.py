@@ -22,8 +22,8 @@ import pytest
 from tests.crash.consumers import Consumer
 from tests.crash.directory import Sampler, bytes_at_rest
 from tests.crash.history import History, Verdict
+from tests.crash.killable import HANG_S, KillableServer, Progress
 from tests.crash.line_producers import produce_over_mqks, produce_over_websocket
-from tests.crash.mortal import HANG_S, MortalServer, Progress
 from tests.crash.mqks_peer import MqksPeer
 from tests.crash.producers import produce_over_http, produce_over_stomp
 from tests.crash.source import Source
@@ -42,7 +42,7 @@ HTTP_PRODUCERS = 3
 class Run:
     """One file on its way; see the module's text."""
 
-    def __init__(self, server: MortalServer, lines: int, seed: int) -> None:
+    def __init__(self, server: KillableServer, lines: int, seed: int) -> None:
         self.server = server
         self.rng = Random(seed)
         self.history = History()
@@ -63,7 +63,7 @@ class Run:
         self._threads: list[threading.Thread] = []
         self._consumers: list[Consumer] = []
 
-    def _dice(self) -> Random:
+    def _new_random(self) -> Random:
         return Random(self.rng.getrandbits(64))
 
     def _spawn(self, work: Callable[[], None]) -> None:
@@ -77,16 +77,16 @@ class Run:
         self._threads.append(thread)
         thread.start()
 
-    def go(self, kills: int) -> None:
+    def run(self, kills: int) -> None:
         """Send and consume everything, with so many kills on the way and one more behind it."""
         for queue in QUEUES:
             self.server.put_queue(queue, {"cap": CAP})
-        with MqksPeer(self.server.life.mqks, HANG_S) as peer:
+        with MqksPeer(self.server.boot.mqks, HANG_S) as peer:
             peer.call("b", f"rebind --confirm {MQKS_IN.partition('/')[2]} {EVENT}")
         self._produce()
         self._consume()
         for moment in self._moments(kills):
-            self._reach(moment)
+            self._wait_for_progress(moment)
             threading.Event().wait(self.rng.random() * 0.02)
             self._kill()
         self._drain()
@@ -102,17 +102,17 @@ class Run:
     def _produce(self) -> None:
         server = self.server
         over_stomp, over_http, over_websocket, over_mqks = self.sources
-        self._spawn(partial(produce_over_stomp, server, over_stomp, over_http, self._dice()))
+        self._spawn(partial(produce_over_stomp, server, over_stomp, over_http, self._new_random()))
         for number in range(HTTP_PRODUCERS):
-            self._spawn(partial(produce_over_http, server, over_http, self._dice(), f"http {number + 1}"))
-        self._spawn(partial(produce_over_websocket, server, over_websocket, self._dice()))
-        self._spawn(partial(produce_over_mqks, server, over_mqks, EVENT, self._dice()))
+            self._spawn(partial(produce_over_http, server, over_http, self._new_random(), f"http {number + 1}"))
+        self._spawn(partial(produce_over_websocket, server, over_websocket, self._new_random()))
+        self._spawn(partial(produce_over_mqks, server, over_mqks, EVENT, self._new_random()))
 
     def _consume(self) -> None:
         ways = (Consumer.over_websocket, Consumer.over_stomp, Consumer.over_mqks, Consumer.with_leases)
         for source, way in zip(self.sources, ways, strict=True):
             for number in (1, 2):
-                consumer = Consumer(self.server, source, f"{way.__name__} {number}", self.history, self._dice())
+                consumer = Consumer(self.server, source, f"{way.__name__} {number}", self.history, self._new_random())
                 self._consumers.append(consumer)
                 self._spawn(partial(way, consumer))
 
@@ -129,11 +129,11 @@ class Run:
         self.server.kill()
         self.largest_at_rest = max(self.largest_at_rest, *bytes_at_rest(self.server.process.data_dir).values())
         for source in self.sources:
-            source.next_life()
+            source.server_restarted()
         self.server.start()
         self.server.check_health()
 
-    def _reach(self, moment: int) -> None:
+    def _wait_for_progress(self, moment: int) -> None:
         """Wait for so many confirms and settles, or for the end: a kill may take the confirm of a settle along."""
         progress = self.progress
         progress.wait_until(lambda: progress.confirmed + progress.settled >= moment or self._is_drained())
@@ -162,10 +162,10 @@ def send_a_file(tmp_path: Path, lines: int, kills: int) -> None:
     seed = seed_of_run()
     print(f"CURBSTONE_CRASH_SEED={seed}")
     with ServerProcess(tmp_path / "data", "--log-level=error") as process:
-        server = MortalServer(process)
+        server = KillableServer(process)
         with Sampler(process.data_dir) as sampler:
             run = Run(server, lines, seed)
-            run.go(kills)
+            run.run(kills)
         verdict = run.history.judge()
         print(run.report(verdict, seed, sampler))
         verdict.check()
@@ -174,7 +174,7 @@ def send_a_file(tmp_path: Path, lines: int, kills: int) -> None:
         assert "Traceback" not in process.log
         assert process.stop() == 0
         process.restart()
-        after = MortalServer(process)
+        after = KillableServer(process)
         assert [after.count(queue) for queue in QUEUES] == [0] * len(QUEUES)
 
 

@@ -19,11 +19,11 @@ import pytest
 
 from tests.crash.directory import bytes_at_rest
 from tests.crash.history import Answered, History, Sent
-from tests.crash.mortal import HANG_S, MortalServer, Stuck
+from tests.crash.killable import HANG_S, KillableServer, Stuck
 from tests.crash.producers import VALUE
 from tests.crash.stomp_peer import StompPeer, encode
 from tests.crash.tracer import CALLS, TracedServer, took_effect, why_no_strace
-from tests.crash.workload import CAP, A, B, Gone, Worker, do_all, drain
+from tests.crash.workload import CAP, A, B, ServerDied, Worker, do_all, drain
 from tests.kit.server import NotReady, ServerProcess
 
 OPTIONS = (f"--cap={CAP}", "--max-message-size=4096", "--log-level=warning")
@@ -31,8 +31,8 @@ REOPEN_ROUNDS = 4
 POLL_S = 0.02
 
 
-class Lives:
-    """The lives of one data directory under test, with the record of what happened in them."""
+class Runs:
+    """The boots of one data directory under test, with the record of what happened in them."""
 
     def __init__(self, data_dir: Path, history: History | None = None, name: str = "first") -> None:
         self.data_dir = data_dir
@@ -40,7 +40,7 @@ class Lives:
         self.name = name
         self.died = False
 
-    def go(self, inject: str, rounds: Callable[[Worker], None], first_life: int = 1) -> TracedServer | None:
+    def run(self, inject: str, rounds: Callable[[Worker], None], first_boot: int = 1) -> TracedServer | None:
         """Do a workload under strace and kill the server, if it does not die by itself."""
         try:
             process = TracedServer(self.data_dir, *OPTIONS, inject=inject)
@@ -48,11 +48,11 @@ class Lives:
             assert error.code == -9 or "Traceback" not in error.log, error
             self.died = True
             return None
-        server = MortalServer(process, first_life)
+        server = KillableServer(process, first_boot)
         worker = Worker(server, self.history, self.name)
         try:
             rounds(worker)
-        except Gone:
+        except ServerDied:
             self.died = True
         finally:
             worker.close()
@@ -60,12 +60,12 @@ class Lives:
         assert "Traceback" not in process.log, process.log
         return process
 
-    def judge(self, first_life: int = 2) -> str:
+    def judge(self, first_boot: int = 2) -> str:
         """Recover without a tracer, drain, and check everything; return the figures."""
         for uid, size in bytes_at_rest(self.data_dir).items():
             assert size <= CAP, f"{uid} holds {size} bytes"
         with ServerProcess(self.data_dir, *OPTIONS) as process:
-            server = MortalServer(process, first_life)
+            server = KillableServer(process, first_boot)
             server.check_health()
             with closing(Worker(server, self.history, f"{self.name} after")) as worker:
                 drain(worker)
@@ -88,11 +88,11 @@ def strace() -> None:
 @pytest.fixture(scope="module")
 def counts(tmp_path_factory: pytest.TempPathFactory) -> Counter[str]:
     """How many calls of each kind the workload makes when nothing fails."""
-    lives = Lives(tmp_path_factory.mktemp("clean") / "data")
-    process = lives.go("", do_all)
+    boots = Runs(tmp_path_factory.mktemp("clean") / "data")
+    process = boots.run("", do_all)
     assert process is not None
     made = process.calls_made()
-    print(made, lives.judge())
+    print(made, boots.judge())
     assert all(made[kind] for kind in CALLS if kind != "truncate"), made
     return made
 
@@ -100,9 +100,9 @@ def counts(tmp_path_factory: pytest.TempPathFactory) -> Counter[str]:
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, History]:
     """A directory that a killed server left behind, and what happened in it."""
-    lives = Lives(tmp_path_factory.mktemp("used") / "data", name="before")
-    lives.go("", do_all)
-    return lives.data_dir, lives.history
+    boots = Runs(tmp_path_factory.mktemp("used") / "data", name="before")
+    boots.run("", do_all)
+    return boots.data_dir, boots.history
 
 
 def sample(kind: str, most: int, size: int) -> list[int]:
@@ -113,24 +113,24 @@ def sample(kind: str, most: int, size: int) -> list[int]:
 
 def kill_in_fresh_directory(tmp_path: Path, kind: str, number: int) -> bool:
     """Kill the server at its Nth call of a kind and judge what came of it; return whether it came so far."""
-    lives = Lives(tmp_path / f"{kind}-{number}" / "data")
-    lives.data_dir.parent.mkdir()
-    lives.go(f"{CALLS[kind]}:signal=KILL:when={number}", do_all)
-    figures = lives.judge()
-    print(f"killed at {kind} {number}: {figures if lives.died else 'not reached'}")
-    shutil.rmtree(lives.data_dir.parent)
-    return lives.died
+    boots = Runs(tmp_path / f"{kind}-{number}" / "data")
+    boots.data_dir.parent.mkdir()
+    boots.run(f"{CALLS[kind]}:signal=KILL:when={number}", do_all)
+    figures = boots.judge()
+    print(f"killed at {kind} {number}: {figures if boots.died else 'not reached'}")
+    shutil.rmtree(boots.data_dir.parent)
+    return boots.died
 
 
 def kill_in_used_directory(tmp_path: Path, used: tuple[Path, History], kind: str, number: int) -> bool:
     """The same in a directory that has a past: the first calls are those of the recovery."""
-    lives = Lives(tmp_path / f"{kind}-{number}" / "data", History(used[1]), "second")
-    shutil.copytree(used[0], lives.data_dir)
-    lives.go(f"{CALLS[kind]}:signal=KILL:when={number}", lambda worker: do_all(worker, REOPEN_ROUNDS), first_life=2)
-    figures = lives.judge(first_life=3)
-    print(f"killed at {kind} {number} of a reopening: {figures if lives.died else 'not reached'}")
-    shutil.rmtree(lives.data_dir.parent)
-    return lives.died
+    boots = Runs(tmp_path / f"{kind}-{number}" / "data", History(used[1]), "second")
+    shutil.copytree(used[0], boots.data_dir)
+    boots.run(f"{CALLS[kind]}:signal=KILL:when={number}", lambda worker: do_all(worker, REOPEN_ROUNDS), first_boot=2)
+    figures = boots.judge(first_boot=3)
+    print(f"killed at {kind} {number} of a reopening: {figures if boots.died else 'not reached'}")
+    shutil.rmtree(boots.data_dir.parent)
+    return boots.died
 
 
 @pytest.mark.parametrize(("kind", "size"), [("sync", 3), ("write", 3), ("remove", 2), ("rename", 2), ("sync_dir", 1)])
@@ -164,60 +164,60 @@ def test_killed_at_every_call_after_reopening(tmp_path: Path, used: tuple[Path, 
 
 def failing_once(tmp_path: Path, kind: str, error: str, number: int) -> tuple[bool, bool]:
     """Have one call fail and judge what came of it; return whether it failed, and whether the server reported it."""
-    lives = Lives(tmp_path / f"{kind}-{number}" / "data")
-    lives.data_dir.parent.mkdir()
-    process = lives.go(f"{CALLS[kind]}:error={error}:when={number}", do_all)
-    assert process is None or not lives.died
-    has_failed = took_effect(lives.data_dir)
+    boots = Runs(tmp_path / f"{kind}-{number}" / "data")
+    boots.data_dir.parent.mkdir()
+    process = boots.run(f"{CALLS[kind]}:error={error}:when={number}", do_all)
+    assert process is None or not boots.died
+    has_failed = took_effect(boots.data_dir)
     is_reported = process is None or "failed" in process.log
-    print(f"{kind} {'failed' if has_failed else 'was to fail'} with {error} at {number}: {lives.judge()}")
-    shutil.rmtree(lives.data_dir.parent)
+    print(f"{kind} {'failed' if has_failed else 'was to fail'} with {error} at {number}: {boots.judge()}")
+    shutil.rmtree(boots.data_dir.parent)
     return has_failed, is_reported
 
 
 def test_interrupted_calls_are_retried(tmp_path: Path, counts: Counter[str]) -> None:
     """EINTR, as a signal causes it, at each call of a kind now and then: it is made again, and nobody notices."""
     for kind in ("sync", "write", "truncate", "sync_dir"):
-        lives = Lives(tmp_path / kind / "data")
-        lives.data_dir.parent.mkdir()
-        process = lives.go(f"{CALLS[kind]}:error=EINTR:when=2+3", do_all)
-        assert process is not None and not lives.died and "failed" not in process.log
-        assert took_effect(lives.data_dir), f"no {kind} was interrupted"
-        lives.judge()
+        boots = Runs(tmp_path / kind / "data")
+        boots.data_dir.parent.mkdir()
+        process = boots.run(f"{CALLS[kind]}:error=EINTR:when=2+3", do_all)
+        assert process is not None and not boots.died and "failed" not in process.log
+        assert took_effect(boots.data_dir), f"no {kind} was interrupted"
+        boots.judge()
 
 
 def test_recovery_killed_again_and_again_completes(tmp_path: Path, used: tuple[Path, History]) -> None:
-    lives = Lives(tmp_path / "data", History(used[1]), "second")
-    shutil.copytree(used[0], lives.data_dir)
+    boots = Runs(tmp_path / "data", History(used[1]), "second")
+    shutil.copytree(used[0], boots.data_dir)
     faults = [("truncate", 1), ("sync", 1), ("remove", 1), ("write", 1), ("sync", 2), ("sync_dir", 1)]
-    for life, (kind, number) in enumerate(faults, start=2):
-        lives.name, lives.died = f"life {life}", False
-        lives.go(f"{CALLS[kind]}:signal=KILL:when={number}", lambda worker: do_all(worker, 1), first_life=life)
-        assert lives.died, f"there was no {kind} {number}"
-    print(lives.judge(first_life=2 + len(faults)))
+    for boot, (kind, number) in enumerate(faults, start=2):
+        boots.name, boots.died = f"boot {boot}", False
+        boots.run(f"{CALLS[kind]}:signal=KILL:when={number}", lambda worker: do_all(worker, 1), first_boot=boot)
+        assert boots.died, f"there was no {kind} {number}"
+    print(boots.judge(first_boot=2 + len(faults)))
 
 
 @pytest.mark.parametrize("seconds", [3, pytest.param(30, marks=pytest.mark.soak)])
 def test_disk_that_hangs_stops_only_confirms(tmp_path: Path, seconds: int) -> None:
     """While a sync hangs, heart-beats and health continue, also for those who wait; then all is confirmed."""
     for hangs_s in (seconds, 30):  # a busy machine may need longer to see what continues
-        most, beats = while_it_hangs(Lives(tmp_path / f"data {hangs_s}"), hangs_s)
+        most, beats = while_it_hangs(Runs(tmp_path / f"data {hangs_s}"), hangs_s)
         if min(most, beats) > 10:
             break
     assert most > 10, "the disk did not hang, or everything hung with it"
     assert beats > 10
 
 
-def while_it_hangs(lives: Lives, seconds: int) -> tuple[int, int]:
+def while_it_hangs(boots: Runs, seconds: int) -> tuple[int, int]:
     """Publish while a sync takes so long; return how often health was told meanwhile, and how many heart-beats came."""
     inject = f"{CALLS['sync']}:delay_enter={seconds * 1_000_000}:when=12"
-    with TracedServer(lives.data_dir, *OPTIONS, inject=inject) as process:
-        server = MortalServer(process)
+    with TracedServer(boots.data_dir, *OPTIONS, inject=inject) as process:
+        server = KillableServer(process)
         most = 0
         with StompPeer(process.stomp, HANG_S, heart_beat="0,100") as peer:
             for number in range(15):
                 sent = Sent(str(number), A, b"x" * 100, "slow", "")
-                lives.history.append(sent)
+                boots.history.append(sent)
                 headers = {"destination": f"/queue/{A}", "receipt": sent.value, VALUE: sent.value}
                 peer.send(encode("SEND", headers, sent.body))
                 answered = 0
@@ -230,11 +230,11 @@ def while_it_hangs(lives: Lives, seconds: int) -> tuple[int, int]:
                     assert server.get("/healthz")[0] == 200
                     answered += 1
                 most = max(most, answered)
-                lives.history.append(Answered(sent.value, True))
+                boots.history.append(Answered(sent.value, True))
             beats = peer.beats
         process.kill()
-    assert took_effect(lives.data_dir), "no sync took long"
-    print(lives.judge())
+    assert took_effect(boots.data_dir), "no sync took long"
+    print(boots.judge())
     return most, beats
 
 
@@ -255,18 +255,18 @@ def test_every_call_fails_once(tmp_path: Path, counts: Counter[str], kind: str, 
 
 
 @pytest.fixture
-def broken_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[TracedServer, Lives]]:
+def broken_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[TracedServer, Runs]]:
     """A server in the middle of its work whose disk fails from some call on, until it is healed."""
     kind, error = request.param
-    lives = Lives(tmp_path / "data")
-    process = TracedServer(lives.data_dir, *OPTIONS, inject=f"{CALLS[kind]}:error={error}:when=25+")
+    boots = Runs(tmp_path / "data")
+    process = TracedServer(boots.data_dir, *OPTIONS, inject=f"{CALLS[kind]}:error={error}:when=25+")
     try:
-        yield process, lives
+        yield process, boots
     finally:
         process.kill()
 
 
-def readiness(server: MortalServer, wanted: int) -> list[str]:
+def readiness(server: KillableServer, wanted: int) -> list[str]:
     """Wait until /readyz answers with a status, and return the reasons it gives."""
     for _ in range(int(HANG_S / POLL_S)):
         status, said = server.get("/readyz")
@@ -278,15 +278,15 @@ def readiness(server: MortalServer, wanted: int) -> list[str]:
 
 
 @pytest.mark.parametrize("broken_disk", FAILURES, indirect=True, ids="-".join)
-def test_disk_that_fails_from_now_on_is_reported_and_recovers(broken_disk: tuple[TracedServer, Lives]) -> None:
-    process, lives = broken_disk
-    server = MortalServer(process)
-    worker = Worker(server, lives.history, lives.name)
+def test_disk_that_fails_from_now_on_is_reported_and_recovers(broken_disk: tuple[TracedServer, Runs]) -> None:
+    process, boots = broken_disk
+    server = KillableServer(process)
+    worker = Worker(server, boots.history, boots.name)
     confirmed = 0
     while worker.send(A, 500):
         confirmed += 1
         assert confirmed < 100
-    assert took_effect(lives.data_dir)
+    assert took_effect(boots.data_dir)
     reasons = readiness(server, 503)
     assert any(f"queue {A}" in reason for reason in reasons), reasons
     for _ in range(3):
@@ -303,4 +303,4 @@ def test_disk_that_fails_from_now_on_is_reported_and_recovers(broken_disk: tuple
     do_all(worker, 2)
     worker.close()
     process.kill()
-    print(lives.judge())
+    print(boots.judge())

@@ -11,8 +11,8 @@ import json
 import subprocess
 from itertools import count
 
-from tests.crash.history import Answered, Delivered, GivenBack, History, Sent, Settled, Settling
-from tests.crash.mortal import HANG_S, MortalServer, Stuck
+from tests.crash.history import Answered, Delivered, History, Requeued, Sent, Settled, Settling
+from tests.crash.killable import HANG_S, KillableServer, Stuck
 from tests.crash.producers import VALUE
 from tests.crash.stomp_peer import StompFrame, StompPeer, encode
 
@@ -24,16 +24,16 @@ ROUNDS = 12
 UNSETTLED_LOOKS_MAX = 2000
 
 
-class Gone(Exception):
+class ServerDied(Exception):
     """The server has died."""
 
 
 class Worker:
-    """A client that does one thing at a time, over STOMP and HTTP. Raises Gone once the server has died."""
+    """A client that does one thing at a time, over STOMP and HTTP. Raises ServerDied once the server has died."""
 
     def __init__(
         self,
-        server: MortalServer,
+        server: KillableServer,
         history: History,
         name: str,
         *,
@@ -56,7 +56,7 @@ class Worker:
 
     @property
     def _session(self) -> str:
-        return f"{self._name} {self._server.life.number}.{self._sessions}"
+        return f"{self._name} {self._server.boot.number}.{self._sessions}"
 
     # --- the connection
 
@@ -64,7 +64,7 @@ class Worker:
         if self._peer is None:
             self._sessions += 1
             try:
-                self._peer = StompPeer(self._server.life.stomp, HANG_S)
+                self._peer = StompPeer(self._server.boot.stomp, HANG_S)
                 for queue in self._queues:
                     wanted = {"id": queue, "destination": f"/queue/{queue}", "ack": "client-individual"}
                     self._peer.send(encode("SUBSCRIBE", wanted | {"prefetch-count": str(self._window)}))
@@ -78,8 +78,8 @@ class Worker:
         if self._peer is not None:
             self._peer.close()
             self._peer = None
-        life = self._server.life.number
-        self._history.extend(GivenBack(message_id, life) for _, message_id in self.held.values())
+        boot = self._server.boot.number
+        self._history.extend(Requeued(message_id, boot) for _, message_id in self.held.values())
         self.held.clear()
 
     def _died(self) -> None:
@@ -88,8 +88,8 @@ class Worker:
         try:
             self._server.process.process.wait(HANG_S)
         except subprocess.TimeoutExpired:
-            raise Stuck("the server lives, and did not answer or broke a connection without a word") from None
-        raise Gone
+            raise Stuck("the server boots, and did not answer or broke a connection without a word") from None
+        raise ServerDied
 
     def _request(self, frames: list[bytes], receipts: int) -> bool:
         """Send frames and wait for so many RECEIPTs; False where an ERROR ended the connection."""
@@ -112,13 +112,13 @@ class Worker:
         headers = frame.headers
         if frame.command == "MESSAGE":
             queue, message_id = headers["subscription"], headers["message-id"]
-            names = (self._session, self._server.life.number, int(headers["x-tries"]))
+            names = (self._session, self._server.boot.number, int(headers["x-tries"]))
             self._history.append(Delivered(headers[VALUE], queue, message_id, frame.body, *names))
             self.held[headers["ack"]] = queue, message_id
             return False
         assert frame.command == "RECEIPT", frame
         if headers["receipt-id"] != "r":
-            self._history.append(Settled(headers["receipt-id"], self._server.life.number))
+            self._history.append(Settled(headers["receipt-id"], self._server.boot.number))
         return True
 
     # --- what it can do
@@ -165,7 +165,7 @@ class Worker:
 
     def call(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> int:
         """Make an HTTP call; return the status."""
-        connection = http.client.HTTPConnection(*self._server.life.http, timeout=HANG_S)
+        connection = http.client.HTTPConnection(*self._server.boot.http, timeout=HANG_S)
         try:
             connection.request(method, path, body, headers or {})
             reply = connection.getresponse()
@@ -219,7 +219,7 @@ class Worker:
     def nack(self, handle: str) -> None:
         """Give one back."""
         _, message_id = self.held.pop(handle)
-        self._history.append(GivenBack(message_id, self._server.life.number))
+        self._history.append(Requeued(message_id, self._server.boot.number))
         self._request([encode("NACK", {"id": handle, "receipt": "r"})], 1)
 
     def transact(self, handle: str, size: int) -> None:
@@ -236,7 +236,7 @@ class Worker:
         frames += [encode("ACK", {"id": handle} | inside), encode("COMMIT", inside | {"receipt": "r"})]
         if self._request(frames, 1):
             self._history.extend(Answered(one.value, True) for one in sent)
-            self._history.append(Settled(message_id, self._server.life.number))
+            self._history.append(Settled(message_id, self._server.boot.number))
             del self.held[handle]
         else:
             self._refused(sent)

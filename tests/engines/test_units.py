@@ -190,7 +190,7 @@ def test_transaction_completes_after_losing_only_its_channel(model: ModelWorld, 
     assert model.bodies(full) == [] and not model.model.queues[model.engine.names.transactions].ready
 
 
-class Mortal:
+class KillableConnector:
     """A connector for a gateway that can die as of kill -9: it sends and receives nothing any more."""
 
     def __init__(self, model: ModelBroker) -> None:
@@ -214,19 +214,19 @@ def test_gateway_death_leaves_transactions_atomic(model: ModelWorld, seed: int) 
     """Its connections end one after the other, each with what is on its way there."""
     random = Random(seed)
     print("seed", seed)
-    connector = Mortal(model.model)
-    mortal = Engine(model.host, connector, defaults=DEFAULTS, first_number=9)
+    connector = KillableConnector(model.model)
+    doomed = Engine(model.host, connector, defaults=DEFAULTS, first_number=9)
     ready: list[bool] = []
-    mortal.start(lambda: ready.append(True))
+    doomed.start(lambda: ready.append(True))
     model.until(lambda: ready)
     queues = [model.queue() for _ in range(4)]
-    (error,) = model.answer(mortal.catch_up)
+    (error,) = model.answer(doomed.catch_up)
     assert error is None
     outcomes: list[CurbstoneError | None] = []
     for number in range(3):
-        transaction = mortal.transaction()
+        transaction = doomed.transaction()
         for queue in queues:
-            transaction.publish(mortal.get(queue.name), Message(b"%d" % number))
+            transaction.publish(doomed.get(queue.name), Message(b"%d" % number))
         transaction.commit(outcomes.append)
     for _ in range(random.randrange(20)):
         model.host.turn()

@@ -6,7 +6,7 @@ import shutil
 import threading
 from pathlib import Path
 
-from tests.crash.mortal import HANG_S
+from tests.crash.killable import HANG_S
 from tests.crash.stomp_peer import HungUp, StompPeer, encode
 from tests.faults.witness import QUEUE, Witness, call
 from tests.kit.commands import curbstone

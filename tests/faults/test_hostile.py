@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.mortal import HANG_S
+from tests.crash.killable import HANG_S
 from tests.faults.stopwatch import Stopwatch
 from tests.faults.witness import Login, Witness, bearer, call, memory_bytes
 from tests.kit.guarded_server import guarded_server

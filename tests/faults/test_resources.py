@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.mortal import HANG_S
+from tests.crash.killable import HANG_S
 from tests.crash.stomp_peer import StompPeer, encode
 from tests.faults.witness import Witness, call, cpu_s, memory_bytes
 from tests.kit.server import NotReady, ServerProcess

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.crash.history import Answered, Delivered, History, Sent, Settled, Settling
-from tests.crash.mortal import HANG_S
+from tests.crash.killable import HANG_S
 from tests.crash.producers import VALUE
 from tests.crash.stomp_peer import StompPeer, encode
 from tests.kit.server import ServerProcess

@@ -26,7 +26,7 @@ import httpx
 import pytest
 
 from tests.cluster.gateway import GatewayProcess
-from tests.crash.mortal import MortalServer
+from tests.crash.killable import KillableServer
 from tests.crash.test_real_file import seed_of_run
 from tests.histories.record import Event, Operation, Recorder, written
 from tests.kit.rabbitmq import needs_rabbitmq
@@ -79,7 +79,7 @@ def is_possible(work: Path, file: Path, *models: str) -> None:
 class Clients:
     """Producers and consumers of one queue, each on a thread, with a server that may be gone at any time."""
 
-    def __init__(self, server: MortalServer, rng: Random, messages: int, *, has_keys: bool = True) -> None:
+    def __init__(self, server: KillableServer, rng: Random, messages: int, *, has_keys: bool = True) -> None:
         """`has_keys`: whether the engine knows idempotency keys and ordering keys, and counts what it has."""
         self.server = server
         self._has_keys = has_keys
@@ -141,7 +141,7 @@ class Clients:
         self, operation: Operation | None, path: str, body: bytes, headers: dict[str, str] | None = None
     ) -> tuple[int, bytes] | None:
         """POST; return status and body, or None if there was no answer: the server may have done it or not."""
-        connection = http.client.HTTPConnection(*self.server.life.http, timeout=THREAD_S_MAX)
+        connection = http.client.HTTPConnection(*self.server.boot.http, timeout=THREAD_S_MAX)
         try:
             connection.request("POST", QUEUE + path, body, headers or {})
             reply = connection.getresponse()
@@ -223,7 +223,7 @@ def recorded(tmp_path: Path, messages: int, kills: int) -> list[Event]:
     rng = Random(seed)
     with ServerProcess(tmp_path / "data", "--log-level=error") as process:
         httpx.put(process.url + QUEUE, json={"lease": 3600}).raise_for_status()
-        clients = Clients(MortalServer(process), rng, messages)
+        clients = Clients(KillableServer(process), rng, messages)
         clients.run(kills, rng)
     return _history(clients)
 
@@ -235,7 +235,7 @@ def recorded_on_a_cluster(tmp_path: Path, url: str, messages: int, kills: int) -
     rng = Random(seed)
     with GatewayProcess(tmp_path / "gateway", url, "--log-level=error") as process:
         httpx.put(process.url + QUEUE, json={"lease": 5}).raise_for_status()
-        clients = Clients(MortalServer(process), rng, messages, has_keys=False)
+        clients = Clients(KillableServer(process), rng, messages, has_keys=False)
         clients.run(kills, rng)
         httpx.delete(process.url + QUEUE).raise_for_status()
     return _history(clients)

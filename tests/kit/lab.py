@@ -16,7 +16,8 @@ from curbstone.core.options import MIB, QueueOptions, SyncMode
 from curbstone.core.orders import orders_of
 from curbstone.core.values import Lease, Peeked
 from curbstone.core.wal.redo_format import RECORDS_AT
-from tests.kit.simulated import Inode, SimDisk, SimHost
+from tests.kit.inode import Inode
+from tests.kit.simulated import SimDisk, SimHost
 
 REDO_BYTES = RECORDS_AT + 16 * 1024
 """Of a redo file: small, so that they are full, synced and used again."""
@@ -228,32 +229,32 @@ class Lab:
 
 
 class Peer:
-    """A consumer that writes down what it was given."""
+    """A consumer that records its deliveries."""
 
     def __init__(self, lab: Lab, queue: LocalQueue, *, window: int = 1000, **how: Any) -> None:
         self.lab = lab
-        self.given: list[Delivery] = []
+        self.received: list[Delivery] = []
         self.closed_with: list[CurbstoneError] = []
         self.consumer: Consumer = queue.subscribe(
-            self.given.extend, window=window, on_closed=self.closed_with.append, **how
+            self.received.extend, window=window, on_closed=self.closed_with.append, **how
         )
-        assert not self.given, "given something before the call returned"
+        assert not self.received, "delivered before the call returned"
         lab.settle()
 
     @property
     def seqs(self) -> list[int]:
         """The seqs given, in order."""
-        return [delivery.message.seq for delivery in self.given]
+        return [delivery.message.seq for delivery in self.received]
 
     @property
     def bodies(self) -> list[bytes]:
         """The bodies given, in order."""
-        return [delivery.message.body for delivery in self.given]
+        return [delivery.message.body for delivery in self.received]
 
     @property
     def tries(self) -> list[int]:
         """The tries of what was given, in order."""
-        return [delivery.tries for delivery in self.given]
+        return [delivery.tries for delivery in self.received]
 
     def ack(self, *seqs: int) -> None:
         """Settle, and see it on disk."""

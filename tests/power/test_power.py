@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 from tests.crash.directory import Sampler
-from tests.crash.mortal import MortalServer
+from tests.crash.killable import KillableServer
 from tests.crash.test_real_file import CAP, Run, seed_of_run
 from tests.kit.results import recorded
 from tests.kit.server import ServerProcess
@@ -32,7 +32,7 @@ WRITES_MAX = 40
 STOPPED_S_MAX = 2.0
 
 
-class PoweredServer(MortalServer):
+class PoweredServer(KillableServer):
     """A server whose power is cut when it is killed."""
 
     def __init__(self, process: ServerProcess, volume: PowerCut, rng: Random) -> None:
@@ -62,7 +62,7 @@ def send_a_file(parent: Path, volume: PowerCut, lines: int, cuts: int, seed: int
         server = PoweredServer(process, volume, rng)
         with Sampler(process.data_dir) as sampler:
             run = Run(server, lines, seed)
-            run.go(cuts)
+            run.run(cuts)
         verdict = run.history.judge()
         report = f"{run.report(verdict, seed, sampler)} torn={server.torn}"
         print(report)

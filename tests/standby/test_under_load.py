@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from tests.crash.mortal import MortalServer
+from tests.crash.killable import KillableServer
 from tests.crash.test_real_file import CAP, QUEUES, Run, seed_of_run
 from tests.kit.results import recorded
 from tests.kit.server import ServerProcess, bodies, call
@@ -21,7 +21,7 @@ from tests.standby.second import StandbyProcess
 OPTIONS = ("--standby-backlog=1MiB", "--confirm-with=standby", "--standby-patience=never")
 
 
-class FailingOver(MortalServer):
+class FailingOver(KillableServer):
     """A server whose every next life is that of its standby; the one that was killed becomes the next standby."""
 
     def __init__(self, server: ServerProcess, folders: list[Path], rng: Random) -> None:
@@ -43,7 +43,7 @@ class FailingOver(MortalServer):
         assert done.code == 0 and "nothing that was confirmed is missing" in done.out, done.err
         former, self.process = self.process, self._standby
         self._standby = StandbyProcess(former.data_dir, self.process.url, *OPTIONS, "--discard")
-        self._begin_life()
+        self._begin_boot()
         in_sync(self.process)
         until(lambda: not any("the standby" in reason for reason in self.get("/healthz")[1]["reasons"]))
 
@@ -60,7 +60,7 @@ def send_a_file(tmp_path: Path, lines: int, kills: int) -> None:
     folders = [tmp_path / "one", tmp_path / "two"]
     server = FailingOver(ServerProcess(folders[0], *OPTIONS), folders, Random(seed))
     run = Run(server, lines, seed)
-    run.go(kills)
+    run.run(kills)
     verdict = run.history.judge()
     print(f"seed={seed} failovers={server.kills} {verdict.figures()}")
     verdict.check()

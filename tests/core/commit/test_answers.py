@@ -19,7 +19,7 @@ A = b"A" * 16
 LARGE = 100
 
 
-class Desk:
+class NamedPublishes:
     """Publishes under names, and writes down the answers as they come."""
 
     def __init__(self, lab: Lab, queue: LocalQueue) -> None:
@@ -42,9 +42,9 @@ class Desk:
         return answers
 
 
-def begin(**options: Any) -> Desk:
+def begin(**options: Any) -> NamedPublishes:
     lab = Lab()
-    return Desk(lab, lab.queue(max_message_size=LARGE, **options))
+    return NamedPublishes(lab, lab.queue(max_message_size=LARGE, **options))
 
 
 def key(name: str, content: bytes = b"") -> IdempotencyKey:
@@ -53,99 +53,99 @@ def key(name: str, content: bytes = b"") -> IdempotencyKey:
 
 def test_repeat_under_a_key_is_not_confirmed_before_earlier_publishes() -> None:
     """It was, at once: a crash then lost a message though one behind it had been confirmed."""
-    desk = begin()
-    desk.publish("first", key=key("k"))
-    assert desk.reported() == ["first: 1 1"]
-    desk.publish("plain")
-    desk.publish("repeat", key=key("k"))
-    desk.publish("other content", key=key("k", b"other"))
-    desk.publish("behind")
-    assert desk.reported() == ["plain: 2 1", "repeat: 1 1", "other content: KeyReused 1", "behind: 3 1"]
-    desk.publish("again", key=key("k"))
-    assert desk.reported() == ["again: 1 1"], "a repeat that waited for a commit is no new first"
-    desk.lab.restart("power")
-    desk.queue = desk.lab.reopened(desk.queue)
-    desk.publish("after a crash", key=key("k"))
-    assert desk.reported() == ["after a crash: 1 1"]
+    publishes = begin()
+    publishes.publish("first", key=key("k"))
+    assert publishes.reported() == ["first: 1 1"]
+    publishes.publish("plain")
+    publishes.publish("repeat", key=key("k"))
+    publishes.publish("other content", key=key("k", b"other"))
+    publishes.publish("behind")
+    assert publishes.reported() == ["plain: 2 1", "repeat: 1 1", "other content: KeyReused 1", "behind: 3 1"]
+    publishes.publish("again", key=key("k"))
+    assert publishes.reported() == ["again: 1 1"], "a repeat that waited for a commit is no new first"
+    publishes.lab.restart("power")
+    publishes.queue = publishes.lab.reopened(publishes.queue)
+    publishes.publish("after a crash", key=key("k"))
+    assert publishes.reported() == ["after a crash: 1 1"]
 
 
 def test_repeat_after_a_refusal_under_its_key_is_published() -> None:
-    desk = begin()
-    desk.publish("first", key=key("k"))
-    desk.publish("repeat", key=key("k"))
-    FailingSyncs(desk.lab.disk, 1)
-    assert desk.reported() == ["first: Unavailable 1", "repeat: 2 1"]
-    assert len(desk.lab.bodies(desk.queue)) == 1
+    publishes = begin()
+    publishes.publish("first", key=key("k"))
+    publishes.publish("repeat", key=key("k"))
+    FailingSyncs(publishes.lab.disk, 1)
+    assert publishes.reported() == ["first: Unavailable 1", "repeat: 2 1"]
+    assert len(publishes.lab.bodies(publishes.queue)) == 1
 
 
 def test_too_large_message_is_refused_in_order() -> None:
-    desk = begin()
-    desk.publish("plain")
-    desk.publish("whole", size=LARGE + 1, atomic=True)
-    desk.publish("one by one", size=LARGE + 1)
-    desk.publish("under a key", size=LARGE + 1, key=key("k"))
-    desk.publish("behind")
-    assert desk.reported() == [
+    publishes = begin()
+    publishes.publish("plain")
+    publishes.publish("whole", size=LARGE + 1, atomic=True)
+    publishes.publish("one by one", size=LARGE + 1)
+    publishes.publish("under a key", size=LARGE + 1, key=key("k"))
+    publishes.publish("behind")
+    assert publishes.reported() == [
         "plain: 1 1", "whole: MessageTooLarge 1", "one by one: MessageTooLarge 1", "under a key: MessageTooLarge 1",
         "behind: 2 1",
     ]  # fmt: skip
 
 
 def test_publish_paused_queue_refuses_after_earlier_answers() -> None:
-    desk = begin()
-    desk.publish("before")
-    desk.lab.broker.declare(desk.queue.name, {"publish_paused": True}, lambda _error: None)
-    desk.publish("paused")
-    desk.lab.broker.declare(desk.queue.name, {"publish_paused": False}, lambda _error: None)
-    desk.publish("after")
-    assert desk.reported() == ["before: 1 1", "paused: PublishPaused 1", "after: 2 1"]
+    publishes = begin()
+    publishes.publish("before")
+    publishes.lab.broker.declare(publishes.queue.name, {"publish_paused": True}, lambda _error: None)
+    publishes.publish("paused")
+    publishes.lab.broker.declare(publishes.queue.name, {"publish_paused": False}, lambda _error: None)
+    publishes.publish("after")
+    assert publishes.reported() == ["before: 1 1", "paused: PublishPaused 1", "after: 2 1"]
 
 
 def test_repeat_is_confirmed_although_its_awaited_commit_fails() -> None:
     """It is on disk; and what came behind it on the same connection is told after it."""
-    desk = begin()
-    desk.publish("one", numbered=Numbered(A, 1, 0))
-    assert desk.reported() == ["one: 1 1"]
-    desk.publish("plain")
-    desk.publish("one again", numbered=Numbered(A, 1, 0))
-    desk.publish("two", numbered=Numbered(A, 2, 1))
-    desk.publish("two again", numbered=Numbered(A, 2, 1))
-    desk.publish("four", numbered=Numbered(A, 4, 3))
-    FailingSyncs(desk.lab.disk, 1)
-    assert desk.reported() == [
+    publishes = begin()
+    publishes.publish("one", numbered=Numbered(A, 1, 0))
+    assert publishes.reported() == ["one: 1 1"]
+    publishes.publish("plain")
+    publishes.publish("one again", numbered=Numbered(A, 1, 0))
+    publishes.publish("two", numbered=Numbered(A, 2, 1))
+    publishes.publish("two again", numbered=Numbered(A, 2, 1))
+    publishes.publish("four", numbered=Numbered(A, 4, 3))
+    FailingSyncs(publishes.lab.disk, 1)
+    assert publishes.reported() == [
         "plain: Unavailable 1", "one again: 0 1", "two: Unavailable 1", "two again: 4 1", "four: NumberGap 1",
     ]  # fmt: skip
 
 
 def test_a_disk_that_fails_is_reported_in_order() -> None:
-    desk = begin()
-    desk.publish("lost")
-    FailingSyncs(desk.lab.disk, 3)
-    desk.lab.settle()
-    desk.publish("refused")
-    desk.publish("large", size=LARGE + 1)
-    assert desk.reported() == ["lost: Unavailable 1", "refused: Unavailable 1", "large: MessageTooLarge 1"]
-    assert desk.queue.state.write_failure
-    desk.publish("not now")
-    desk.publish("nor this", size=LARGE + 1)
-    assert desk.reported() == ["not now: Unavailable 1", "nor this: Unavailable 1"]
-    desk.lab.pass_time(5000)
-    desk.publish("stored")
-    assert [answer.partition(":")[0] for answer in desk.reported()] == ["stored"]
+    publishes = begin()
+    publishes.publish("lost")
+    FailingSyncs(publishes.lab.disk, 3)
+    publishes.lab.settle()
+    publishes.publish("refused")
+    publishes.publish("large", size=LARGE + 1)
+    assert publishes.reported() == ["lost: Unavailable 1", "refused: Unavailable 1", "large: MessageTooLarge 1"]
+    assert publishes.queue.state.write_failure
+    publishes.publish("not now")
+    publishes.publish("nor this", size=LARGE + 1)
+    assert publishes.reported() == ["not now: Unavailable 1", "nor this: Unavailable 1"]
+    publishes.lab.pass_time(5000)
+    publishes.publish("stored")
+    assert [answer.partition(":")[0] for answer in publishes.reported()] == ["stored"]
 
 
 @pytest.mark.source
 def test_broken_queue_answers_each_message_of_a_list_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were in the commit, while others of their list waited, were never answered."""
     lab.expects_faults = True
-    desk = Desk(lab, lab.queue(cap=64 << 20, max_message_size=BATCH_BYTES_MAX))
+    publishes = NamedPublishes(lab, lab.queue(cap=64 << 20, max_message_size=BATCH_BYTES_MAX))
 
     def fault(*_: Any) -> None:
         raise AssertionError("planted")
 
     monkeypatch.setattr(Log, "succeeded", fault)
-    desk.publish("list", size=BATCH_BYTES_MAX * 2 // 3, count=3)
-    assert desk.reported() == ["list: Unavailable 1", "list: Unavailable 2"]
+    publishes.publish("list", size=BATCH_BYTES_MAX * 2 // 3, count=3)
+    assert publishes.reported() == ["list: Unavailable 1", "list: Unavailable 2"]
 
 
 @pytest.mark.source

@@ -95,7 +95,7 @@ def test_backlog_can_be_acked_on_a_full_disk_while_producers_retry(count: int, s
             queue.publish([message(b"x" * 100_000)], lambda *_: None)
         (error,) = lab.answer(lambda done, held=held: peer.consumer.ack(held, done))  # type: ignore[misc]
         assert error is None
-    assert len(peer.given) == count
+    assert len(peer.received) == count
     lab.pass_time(10_000)
     assert lab.held(queue) <= 64 * 1024, "an empty queue shrinks, also on a full disk"
     lab.restart("power")
@@ -156,4 +156,4 @@ def test_settle_reserve_is_used_after_a_restart_on_a_full_disk() -> None:
     while peer.consumer.unsettled:
         (error,) = lab.answer(lambda done: peer.consumer.ack([min(peer.consumer.unsettled)], done))
         assert error is None
-    assert len(peer.given) == 3000
+    assert len(peer.received) == 3000

@@ -25,7 +25,7 @@ def test_nothing_is_confirmed_or_delivered_before_it_is_on_disk(lab: Lab, queue:
     answers: list[object] = []
     queue.publish([message("a")], lambda *given: answers.append(given))
     while lab.host.turn():
-        assert not answers and not peer.given
+        assert not answers and not peer.received
     lab.settle()
     assert answers == [(None, 1, 1)] and peer.bodies == [b"a"]
 

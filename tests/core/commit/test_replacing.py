@@ -274,11 +274,11 @@ def test_random_histories_keep_the_last_of_each_name(seed: int) -> None:
 
     def see() -> None:
         nonlocal seen
-        for delivery in peer.given[seen:]:
+        for delivery in peer.received[seen:]:
             name = delivery.message.headers.decode()[-2]
             assert delivery.message.seq in out or waiting.pop(name) == delivery.message.body, f"seed {seed}"
             out[delivery.message.seq] = name
-        seen = len(peer.given)
+        seen = len(peer.received)
 
     for step in range(150):
         what = dice.choice(["publish", "publish", "ack", "nack", "restart"])

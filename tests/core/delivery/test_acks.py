@@ -126,8 +126,8 @@ def test_nack_delay_lets_others_pass(lab: Lab, queue: LocalQueue) -> None:
     lab.pass_time(999)
     assert peer.seqs == [1, 2]
     lab.pass_time(1)
-    assert peer.seqs == [1, 2, 1] and peer.given[2].tries == 1
-    assert peer.given[2].mature_ms == lab.host.wall_ms()
+    assert peer.seqs == [1, 2, 1] and peer.received[2].tries == 1
+    assert peer.received[2].mature_ms == lab.host.wall_ms()
 
 
 def test_a_plain_nack_takes_the_queues_delay_and_a_given_one_its_own(lab: Lab) -> None:
@@ -205,7 +205,7 @@ def test_max_tries_holds_across_restarts(lab: Lab) -> None:
     given = 0
     for _ in range(8):
         peer = Peer(lab, queue)
-        given += len(peer.given)
+        given += len(peer.received)
         if given == 1:
             peer.consumer.hold()
             peer.nack(1)

@@ -147,7 +147,7 @@ def test_paused_queue_accepts_messages_and_delivers_none(lab: Lab, queue: LocalQ
     lab.restart()
     queue = lab.broker.get(Q)
     peer = Peer(lab, queue)
-    assert not peer.given and queue.counts().rdy == 1
+    assert not peer.received and queue.counts().rdy == 1
     lab.queue(paused=False)
     assert peer.bodies == [b"2"]
 

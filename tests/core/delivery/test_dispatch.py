@@ -16,7 +16,7 @@ def test_a_consumer_gets_messages_in_the_order_of_their_seqs(lab: Lab, queue: Lo
     peer = Peer(lab, queue)
     lab.publish(queue, *numbered(10))
     assert peer.seqs == list(range(1, 21))
-    assert peer.tries == [0] * 20 and not any(delivery.redelivered for delivery in peer.given)
+    assert peer.tries == [0] * 20 and not any(delivery.redelivered for delivery in peer.received)
 
 
 @pytest.mark.parametrize("window", [1, 2, 7, 1000])
@@ -24,7 +24,7 @@ def test_a_window_is_never_exceeded_and_is_filled_up_again(lab: Lab, queue: Loca
     peer = Peer(lab, queue, window=window)
     lab.publish(queue, *numbered(50))
     while peer.consumer.unsettled:
-        assert len(peer.consumer.unsettled) == min(window, 50 - len(peer.given) + len(peer.consumer.unsettled))
+        assert len(peer.consumer.unsettled) == min(window, 50 - len(peer.received) + len(peer.consumer.unsettled))
         assert queue.counts().wip == len(peer.consumer.unsettled)
         peer.ack(next(iter(peer.consumer.unsettled)))
     assert peer.seqs == list(range(1, 51))
@@ -46,7 +46,7 @@ def test_round_robin_continues_where_it_ended(lab: Lab, queue: LocalQueue) -> No
 def test_a_consumer_of_weight_three_gets_three_shares(lab: Lab, queue: LocalQueue) -> None:
     heavy, light = Peer(lab, queue, weight=3), Peer(lab, queue)
     lab.publish(queue, *numbered(40))
-    assert (len(heavy.given), len(light.given)) == (30, 10)
+    assert (len(heavy.received), len(light.received)) == (30, 10)
     assert queue.counts().consumers == 2
 
 
@@ -71,7 +71,7 @@ def test_a_thousand_consumers_of_the_greatest_weight_join_and_leave(lab: Lab, qu
     """A ring had a place for each point of weight: a million of them took a connection's end 14 seconds, quadratic."""
     peers = [Peer(lab, queue, weight=1000, window=1) for _ in range(1000)]
     lab.publish(queue, *numbered(1000))
-    assert [len(peer.given) for peer in peers] == [1] * 1000
+    assert [len(peer.received) for peer in peers] == [1] * 1000
     for peer in peers:
         peer.consumer.close()
     lab.settle()
@@ -103,10 +103,10 @@ def test_a_message_costs_the_same_however_many_consumers_there_are(
 def test_consumer_without_window_is_skipped(lab: Lab, queue: LocalQueue) -> None:
     small, large = Peer(lab, queue, window=1), Peer(lab, queue)
     lab.publish(queue, *numbered(10))
-    assert len(small.given) == 1 and len(large.given) == 9
+    assert len(small.received) == 1 and len(large.received) == 9
     small.ack(*small.seqs)
     lab.publish(queue, *numbered(2))
-    assert len(small.given) == 2
+    assert len(small.received) == 2
 
 
 def test_message_has_at_most_one_live_delivery(lab: Lab, queue: LocalQueue) -> None:
@@ -120,7 +120,7 @@ def test_a_held_consumer_gets_nothing_until_it_resumes(lab: Lab, queue: LocalQue
     peer = Peer(lab, queue)
     peer.consumer.hold()
     lab.publish(queue, "a", "b")
-    assert not peer.given and queue.counts().rdy == 2
+    assert not peer.received and queue.counts().rdy == 2
     peer.consumer.resume()
     lab.settle()
     assert peer.seqs == [1, 2]
@@ -179,7 +179,7 @@ def test_an_automatic_consumer_can_be_held_too(lab: Lab, queue: LocalQueue) -> N
     peer = Peer(lab, queue, auto=True)
     peer.consumer.hold()
     lab.publish(queue, "a")
-    assert not peer.given and queue.counts().rdy == 1
+    assert not peer.received and queue.counts().rdy == 1
     peer.consumer.resume()
     lab.settle()
     assert peer.bodies == [b"a"]

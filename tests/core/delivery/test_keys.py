@@ -14,7 +14,7 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.options import MIB, QueueOptions
 from curbstone.core.orders import orders_of
 from curbstone.core.values import UndoRequest
-from tests.core.delivery.test_ordering import given, keyed, publish
+from tests.core.delivery.test_ordering import keyed, publish, received_text
 from tests.kit.lab import Lab, Peer, message
 
 
@@ -30,17 +30,17 @@ def test_key_limit_bounds_messages_in_flight_in_order(lab: Lab) -> None:
     queue = lab.queue(key_limit=2)
     publish(lab, queue, "a1 a2 a3 b1 a4 -1")
     peer = Peer(lab, queue)
-    assert given(peer) == "a1 a2 b1 -1"
+    assert received_text(peer) == "a1 a2 b1 -1"
     peer.ack(2)
-    assert given(peer) == "a1 a2 b1 -1 a3"
+    assert received_text(peer) == "a1 a2 b1 -1 a3"
     peer.ack(1, 3)
-    assert given(peer) == "a1 a2 b1 -1 a3 a4"
+    assert received_text(peer) == "a1 a2 b1 -1 a3 a4"
 
 
 def test_without_a_limit_keys_do_not_order(lab: Lab) -> None:
     queue = lab.queue(key_limit=0)
     publish(lab, queue, "a1 a2 b1 a3")
-    assert given(Peer(lab, queue)) == "a1 a2 b1 a3"
+    assert received_text(Peer(lab, queue)) == "a1 a2 b1 a3"
     assert queue.index.unnamed.keys is None
 
 
@@ -48,20 +48,20 @@ def test_delayed_and_requeued_messages_do_not_count_for_the_key_limit(lab: Lab) 
     queue = lab.queue(key_limit=2)
     lab.publish_messages(queue, [keyed("a", "a1", delay_ms=5000), *[keyed("a", f"a{n}") for n in range(2, 6)]])
     peer = Peer(lab, queue)
-    assert given(peer) == "a2 a3"
+    assert received_text(peer) == "a2 a3"
     peer.nack(2, delay_ms=9000)
-    assert given(peer) == "a2 a3 a4"
+    assert received_text(peer) == "a2 a3 a4"
     lab.pass_time(5000)
-    assert given(peer) == "a2 a3 a4", "it waits for a place"
+    assert received_text(peer) == "a2 a3 a4", "it waits for a place"
     peer.ack(3)
-    assert given(peer) == "a2 a3 a4 a1", "and is the first then"
+    assert received_text(peer) == "a2 a3 a4 a1", "and is the first then"
     lab.pass_time(4000)
     peer.ack(4)
-    assert given(peer) == "a2 a3 a4 a1 a2"
+    assert received_text(peer) == "a2 a3 a4 a1 a2"
     peer.nack(1)
-    assert given(peer) == "a2 a3 a4 a1 a2 a1", "it has its place again before a5"
+    assert received_text(peer) == "a2 a3 a4 a1 a2 a1", "it has its place again before a5"
     peer.ack(1, 2)
-    assert given(peer).endswith("a1 a5")
+    assert received_text(peer).endswith("a1 a5")
 
 
 def test_settle_by_id_expiry_and_purge_free_the_key_limit(lab: Lab) -> None:
@@ -72,11 +72,11 @@ def test_settle_by_id_expiry_and_purge_free_the_key_limit(lab: Lab) -> None:
     lab.pass_time(2000)
     assert lab.answer(lambda done: queue.settle_by_id(4, done)) == (None, True)
     assert lab.answer(lambda done: queue.settle_by_id(1, done)) == (None, True)
-    assert given(peer) == "a1 a2 a5"
+    assert received_text(peer) == "a1 a2 a5"
     assert lab.purge(queue) == 2
     publish(lab, queue, "a8")
     peer.ack(2)
-    assert given(peer) == "a1 a2 a5 a8"
+    assert received_text(peer) == "a1 a2 a5 a8"
 
 
 def test_changed_key_limit_applies_to_the_next_delivery(lab: Lab) -> None:
@@ -85,31 +85,31 @@ def test_changed_key_limit_applies_to_the_next_delivery(lab: Lab) -> None:
     peer = Peer(lab, queue)
     lab.queue(key_limit=2)
     publish(lab, queue, "a4 a5 b1")
-    assert given(peer) == "a1 a2 a3 b1"
+    assert received_text(peer) == "a1 a2 a3 b1"
     peer.ack(1)
-    assert given(peer) == "a1 a2 a3 b1"
+    assert received_text(peer) == "a1 a2 a3 b1"
     peer.ack(2)
-    assert given(peer) == "a1 a2 a3 b1 a4"
+    assert received_text(peer) == "a1 a2 a3 b1 a4"
     lab.queue(key_limit=1)
     peer.ack(3)
-    assert given(peer) == "a1 a2 a3 b1 a4"
+    assert received_text(peer) == "a1 a2 a3 b1 a4"
     peer.ack(4)
-    assert given(peer) == "a1 a2 a3 b1 a4 a5"
+    assert received_text(peer) == "a1 a2 a3 b1 a4 a5"
     publish(lab, queue, "a7")
     lab.queue(key_limit=5)
-    assert given(peer) == "a1 a2 a3 b1 a4 a5 a7"
+    assert received_text(peer) == "a1 a2 a3 b1 a4 a5 a7"
 
 
 def test_messages_of_a_limited_key_follow_priorities(lab: Lab) -> None:
     queue = lab.queue(key_limit=2)
     lab.publish_messages(queue, [ranked(word, int(word[1])) for word in ["a4", "a5", "a9", "b1", "a0"]])
     peer = Peer(lab, queue)
-    assert given(peer) == "a9 a5 b1"
+    assert received_text(peer) == "a9 a5 b1"
     lab.publish_messages(queue, [ranked("a7", 7)])
     peer.ack(3)
-    assert given(peer) == "a9 a5 b1 a7"
+    assert received_text(peer) == "a9 a5 b1 a7"
     peer.ack(2)
-    assert given(peer) == "a9 a5 b1 a7 a4"
+    assert received_text(peer) == "a9 a5 b1 a7 a4"
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
@@ -124,9 +124,9 @@ def test_only_delivered_messages_count_as_tried_after_a_crash(lab: Lab, how: str
         **{b"a1": 1, b"a2": 1, b"a3": 0, b"a4": 0, b"b1": 1, b"a5": 0, b"b2": 1, b"-1": 1, b"b3": 0}
     }
     peer = Peer(lab, queue)
-    assert given(peer) == "a1 a2 b1 b2 -1" and peer.tries == [1] * 5
+    assert received_text(peer) == "a1 a2 b1 b2 -1" and peer.tries == [1] * 5
     peer.ack(1, 5)
-    assert given(peer) == "a1 a2 b1 b2 -1 a3 b3" and peer.tries[5:] == [0, 0]
+    assert received_text(peer) == "a1 a2 b1 b2 -1 a3 b3" and peer.tries[5:] == [0, 0]
 
 
 # --- key_rate
@@ -137,13 +137,13 @@ def test_key_rate_limits_deliveries_per_second(lab: Lab) -> None:
     lab.pass_time(10_000)
     publish(lab, queue, "a1 a2 b1 a3 -1 -2")
     peer = Peer(lab, queue)
-    assert given(peer) == "a1 b1 -1 -2"
+    assert received_text(peer) == "a1 b1 -1 -2"
     lab.pass_time(499)
-    assert given(peer) == "a1 b1 -1 -2"
+    assert received_text(peer) == "a1 b1 -1 -2"
     lab.pass_time(2)
-    assert given(peer) == "a1 b1 -1 -2 a2"
+    assert received_text(peer) == "a1 b1 -1 -2 a2"
     lab.pass_time(500)
-    assert given(peer) == "a1 b1 -1 -2 a2 a3"
+    assert received_text(peer) == "a1 b1 -1 -2 a2 a3"
 
 
 def test_the_rate_of_a_key_holds_beside_its_order_and_over_a_restart(lab: Lab) -> None:
@@ -151,14 +151,14 @@ def test_the_rate_of_a_key_holds_beside_its_order_and_over_a_restart(lab: Lab) -
     lab.pass_time(5000)
     publish(lab, queue, "a1 a2 a3 b1")
     peer = Peer(lab, queue, auto=True)
-    assert given(peer) == "a1 b1"
+    assert received_text(peer) == "a1 b1"
     lab.pass_time(1001)
-    assert given(peer) == "a1 b1 a2"
+    assert received_text(peer) == "a1 b1 a2"
     lab.restart()
     peer = Peer(lab, lab.reopened(queue), auto=True)
-    assert given(peer) == ""
+    assert received_text(peer) == ""
     lab.pass_time(1001)
-    assert given(peer) == "a3"
+    assert received_text(peer) == "a3"
 
 
 def test_redeliveries_count_for_the_key_rate_but_undelivered_messages_do_not(lab: Lab) -> None:
@@ -167,15 +167,15 @@ def test_redeliveries_count_for_the_key_rate_but_undelivered_messages_do_not(lab
     publish(lab, queue, "a1 a2")
     peer = Peer(lab, queue)
     peer.nack(1)
-    assert given(peer) == "a1"
+    assert received_text(peer) == "a1"
     lab.pass_time(1001)
-    assert given(peer) == "a1 a1"
+    assert received_text(peer) == "a1 a1"
     peer.ack(1)
     peer.close()
     lab.pass_time(1001)
     queue.pop(lambda *_answer: None, is_wanted=lambda: False)
     lab.settle()
-    assert given(Peer(lab, queue)) == "a2"
+    assert received_text(Peer(lab, queue)) == "a2"
 
 
 @pytest.mark.source
@@ -200,14 +200,14 @@ def test_the_key_with_the_fewest_in_flight_is_next(lab: Lab) -> None:
     queue = lab.queue(key_limit=0, fair=True)
     publish(lab, queue, "a1 a2 a3 a4 a5 a6 b1 c1 c2 -1 -2")
     peer = Peer(lab, queue, window=5)
-    assert given(peer) == "a1 b1 c1 -1 a2"
+    assert received_text(peer) == "a1 b1 c1 -1 a2"
     peer.ack(7)
-    assert given(peer) == "a1 b1 c1 -1 a2 c2", "a has 2 in flight, and -2 came to its number later"
+    assert received_text(peer) == "a1 b1 c1 -1 a2 c2", "a has 2 in flight, and -2 came to its number later"
     peer.ack(10)
-    assert given(peer).endswith("c2 -2")
+    assert received_text(peer).endswith("c2 -2")
     peer.ack(1)
     peer.ack(2)
-    assert given(peer).endswith("c2 -2 a3 a4")
+    assert received_text(peer).endswith("c2 -2 a3 a4")
 
 
 def test_a_noisy_tenant_does_not_delay_a_quiet_one(lab: Lab) -> None:
@@ -257,22 +257,22 @@ def test_messages_are_read_back_while_other_keys_are_served(monkeypatch: pytest.
     peer = Peer(lab, queue, window=2)
     for n in range(6):
         peer.ack(peer.seqs[n])
-    assert {"a1", "b1"} < set(given(peer).split())
+    assert {"a1", "b1"} < set(received_text(peer).split())
 
 
 def test_a_fair_queue_keeps_the_order_of_keys_their_limits_and_priorities(lab: Lab) -> None:
     queue = lab.queue(fair=True)
     publish(lab, queue, "a1 a2 b1 -1 -2 a3")
     peer = Peer(lab, queue)
-    assert given(peer) == "a1 b1 -1 -2"
+    assert received_text(peer) == "a1 b1 -1 -2"
     peer.nack(1, delay_ms=1000)
-    assert given(peer) == "a1 b1 -1 -2"
+    assert received_text(peer) == "a1 b1 -1 -2"
     lab.pass_time(1000)
     peer.ack(1)
-    assert given(peer) == "a1 b1 -1 -2 a1 a2"
+    assert received_text(peer) == "a1 b1 -1 -2 a1 a2"
     lab.queue(key_limit=2)
     lab.publish_messages(queue, [ranked(word, 9) for word in ["c9", "b9", "b8", "c8"]])
-    assert given(peer).endswith("a1 a2 a3 c9 b9 c8"), "b has two in flight"
+    assert received_text(peer).endswith("a1 a2 a3 c9 b9 c8"), "b has two in flight"
 
 
 def test_expiry_purge_and_undo_work_in_a_fair_queue(lab: Lab) -> None:
@@ -282,32 +282,32 @@ def test_expiry_purge_and_undo_work_in_a_fair_queue(lab: Lab) -> None:
     publish(lab, queue, "a3 b2")
     assert lab.pop(queue) is not None, "a3"
     peer = Peer(lab, queue)
-    assert given(peer) == "b1 b2"
+    assert received_text(peer) == "b1 b2"
     lab.pass_time(1000)
-    assert given(peer) == "b1 b2 a2"
+    assert received_text(peer) == "b1 b2 a2"
     lab.answer(lambda done: queue.undo(UndoRequest(10), done), passing_ms=1000)
-    assert given(peer) == "b1 b2 a2 a3"
+    assert received_text(peer) == "b1 b2 a2 a3"
     peer.ack(2, 3, 4, 5)
     publish(lab, queue, "a4")
-    assert given(peer) == "b1 b2 a2 a3 a4"
+    assert received_text(peer) == "b1 b2 a2 a3 a4"
 
 
 def test_every_nth_delivery_ignores_priority(lab: Lab) -> None:
     queue = lab.queue(key_limit=0, fair=True, oldest_every=3)
     publish(lab, queue, "a1 a2 b1")
     lab.publish_messages(queue, [ranked(word, 9) for word in ["a9", "a9", "a9", "b9"]])
-    assert given(Peer(lab, queue)) == "a9 b9 a1 a9 a9 b1 a2"
+    assert received_text(Peer(lab, queue)) == "a9 b9 a1 a9 a9 b1 a2"
 
 
 def test_a_group_and_a_restart_have_their_own_keys(lab: Lab) -> None:
     queue = lab.queue(key_limit=0, fair=True, groups=["g"])
     publish(lab, queue, "a1 a2 b1")
     one, other = Peer(lab, queue, window=2), Peer(lab, queue, group="g", window=1)
-    assert (given(one), given(other)) == ("a1 b1", "a1")
+    assert (received_text(one), received_text(other)) == ("a1 b1", "a1")
     lab.restart("kill")
     queue = lab.reopened(queue)
     one, other = Peer(lab, queue, window=2), Peer(lab, queue, group="g", window=1)
-    assert (given(one), one.tries, given(other), other.tries) == ("a1 b1", [1, 1], "a1", [1])
+    assert (received_text(one), one.tries, received_text(other), other.tries) == ("a1 b1", [1, 1], "a1", [1])
 
 
 def test_too_many_entries_stop_only_later_messages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +318,13 @@ def test_too_many_entries_stop_only_later_messages(monkeypatch: pytest.MonkeyPat
     peer = Peer(lab, queue, window=1)
     for seq in (1, 2, 3, 4):
         peer.ack(seq)
-    assert given(peer) == "a1 b1 a2 c1 b2" or sorted(given(peer).split()) == ["a1", "a2", "b1", "b2", "c1"]
+    assert received_text(peer) == "a1 b1 a2 c1 b2" or sorted(received_text(peer).split()) == [
+        "a1",
+        "a2",
+        "b1",
+        "b2",
+        "c1",
+    ]
 
 
 @pytest.mark.parametrize(("priority", "every"), [(4, 0), (1, 0), (7, 0), (7, 2)])
@@ -351,9 +357,9 @@ def test_message_without_room_for_its_key_is_delivered_after_others_are_dropped(
     publish(lab, queue, "a1 b1 c1")
     peer = Peer(lab, queue, auto=True)
     lab.pass_time(1000)
-    assert given(peer) == "a1 b1"
+    assert received_text(peer) == "a1 b1"
     lab.pass_time(3000)
-    assert given(peer) == "a1 b1 c1"
+    assert received_text(peer) == "a1 b1 c1"
     assert _turns(lab) < 20
 
 
@@ -365,10 +371,10 @@ def test_a_rate_that_ends_leaves_room_for_other_keys(monkeypatch: pytest.MonkeyP
     publish(lab, queue, "a1 b1")
     peer = Peer(lab, queue, auto=True)
     lab.pass_time(1000)
-    assert given(peer) == "a1 b1"
+    assert received_text(peer) == "a1 b1"
     lab.answer(lambda done: lab.broker.declare(queue.name, {"key_rate": 0}, done))
     publish(lab, queue, "c1")
-    assert given(peer) == "a1 b1 c1"
+    assert received_text(peer) == "a1 b1 c1"
 
 
 def test_messages_without_room_are_not_reread_for_key_rates(

@@ -172,7 +172,7 @@ def test_deliveries_in_any_interval_stay_within_burst_and_rate(seed: int) -> Non
     peer, seen = Peer(lab, queue, window=30), 0
     for _ in range(40):
         lab.pass_time(dice.choice([1, 10, 300, 2000]))
-        fresh, seen = peer.given[seen:], len(peer.given)
+        fresh, seen = peer.received[seen:], len(peer.received)
         times += [lab.host.now_ms()] * len(fresh)
         for delivery in fresh:
             (peer.ack if dice.random() < 0.7 else partial(peer.nack, delay_ms=0))(delivery.message.seq)

@@ -26,27 +26,27 @@ def publish(lab: Lab, queue: LocalQueue, text: str) -> list[int]:
     return lab.publish_messages(queue, messages)
 
 
-def given(peer: Peer) -> str:
+def received_text(peer: Peer) -> str:
     return b" ".join(peer.bodies).decode()
 
 
 def test_one_message_per_key_is_in_flight_and_keys_are_parallel(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, "a1 a2 b1 -1 a3 b2 -2")
     peer = Peer(lab, queue)
-    assert given(peer) == "a1 b1 -1 -2"
+    assert received_text(peer) == "a1 b1 -1 -2"
     peer.ack(1)
-    assert given(peer) == "a1 b1 -1 -2 a2"
+    assert received_text(peer) == "a1 b1 -1 -2 a2"
     peer.ack(3, 2)
-    assert given(peer) == "a1 b1 -1 -2 a2 a3 b2"
+    assert received_text(peer) == "a1 b1 -1 -2 a2 a3 b2"
 
 
 def test_ordering_holds_across_consumers(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, "a1 a2 a3")
     (lease,) = lab.lease(queue, 10)
     peer = Peer(lab, queue)
-    assert given(peer) == "" and lab.pop(queue) is None and lab.lease(queue, 10) == []
+    assert received_text(peer) == "" and lab.pop(queue) is None and lab.lease(queue, 10) == []
     assert lab.answer(lambda done: queue.settle_leases([lease.token], Outcome.ACK, done)) == (None, 1, [])
-    assert given(peer) == "a2"
+    assert received_text(peer) == "a2"
 
 
 def test_pops_take_a_key_in_order(lab: Lab, queue: LocalQueue) -> None:
@@ -58,26 +58,26 @@ def test_requeued_message_keeps_its_order_also_after_a_delay(lab: Lab, queue: Lo
     publish(lab, queue, "a1 a2")
     peer = Peer(lab, queue)
     peer.nack(1)
-    assert given(peer) == "a1 a1"
+    assert received_text(peer) == "a1 a1"
     peer.nack(1, delay_ms=5000)
     lab.pass_time(4000)
-    assert given(peer) == "a1 a1"
+    assert received_text(peer) == "a1 a1"
     lab.pass_time(1000)
-    assert given(peer) == "a1 a1 a1"
+    assert received_text(peer) == "a1 a1 a1"
     peer.ack(1)
-    assert given(peer) == "a1 a1 a1 a2"
+    assert received_text(peer) == "a1 a1 a1 a2"
 
 
 def test_delayed_publish_keeps_its_order(lab: Lab, queue: LocalQueue) -> None:
     lab.publish_messages(queue, [keyed("a", "a1", delay_ms=3000), keyed("a", "a2"), keyed("a", "a3", delay_ms=9000)])
     peer = Peer(lab, queue)
-    assert given(peer) == ""
+    assert received_text(peer) == ""
     lab.pass_time(3000)
     peer.ack(1)
     peer.ack(2)
-    assert given(peer) == "a1 a2"
+    assert received_text(peer) == "a1 a2"
     lab.pass_time(6000)
-    assert given(peer) == "a1 a2 a3"
+    assert received_text(peer) == "a1 a2 a3"
 
 
 def test_expired_waiting_message_does_not_block_its_key(lab: Lab, queue: LocalQueue) -> None:
@@ -85,15 +85,15 @@ def test_expired_waiting_message_does_not_block_its_key(lab: Lab, queue: LocalQu
     peer = Peer(lab, queue)
     lab.pass_time(2000)
     peer.ack(1)
-    assert given(peer) == "a1 a3"
+    assert received_text(peer) == "a1 a3"
 
 
 def test_expired_delayed_message_unblocks_its_key(lab: Lab, queue: LocalQueue) -> None:
     lab.publish_messages(queue, [keyed("a", "a1", delay_ms=60_000, ttl_ms=1000), keyed("a", "a2")])
     peer = Peer(lab, queue)
-    assert given(peer) == ""
+    assert received_text(peer) == ""
     lab.pass_time(2000)
-    assert given(peer) == "a2"
+    assert received_text(peer) == "a2"
 
 
 @pytest.mark.parametrize("dead_letter", ["", "dead"])
@@ -105,11 +105,11 @@ def test_dead_message_unblocks_its_key_and_its_dead_letter_keeps_the_key(lab: La
     peer.reject(1)
     peer.nack(2)
     peer.nack(2)
-    assert given(peer) == "a1 a2 a2 a3"
+    assert received_text(peer) == "a1 a2 a2 a3"
     if dead_letter:
         assert [headers.key_of(found.message.headers) for found in lab.peek(dead)] == [b"a", b"a"]
         letters = Peer(lab, dead)
-        assert given(letters) == "a1", "the letters of a key are in order, too"
+        assert received_text(letters) == "a1", "the letters of a key are in order, too"
 
 
 def test_purging_and_cancelling_waiting_and_first_messages(lab: Lab, queue: LocalQueue) -> None:
@@ -117,13 +117,13 @@ def test_purging_and_cancelling_waiting_and_first_messages(lab: Lab, queue: Loca
     peer = Peer(lab, queue)
     assert lab.answer(lambda done: queue.settle_by_id(2, done)) == (None, True)
     assert lab.answer(lambda done: queue.settle_by_id(1, done)) == (None, True)
-    assert given(peer) == "a1 b1 a3"
+    assert received_text(peer) == "a1 b1 a3"
     assert lab.purge(queue) == 1
     peer.ack(4)
     publish(lab, queue, "b3 a4")
-    assert given(peer) == "a1 b1 a3 b3"
+    assert received_text(peer) == "a1 b1 a3 b3"
     peer.ack(3)
-    assert given(peer) == "a1 b1 a3 b3 a4"
+    assert received_text(peer) == "a1 b1 a3 b3 a4"
 
 
 def test_groups_order_independently(lab: Lab) -> None:
@@ -131,7 +131,7 @@ def test_groups_order_independently(lab: Lab) -> None:
     publish(lab, queue, "a1 a2")
     one, other = Peer(lab, queue), Peer(lab, queue, group="g")
     one.ack(1)
-    assert (given(one), given(other)) == ("a1 a2", "a1")
+    assert (received_text(one), received_text(other)) == ("a1 a2", "a1")
 
 
 def test_later_declared_group_is_ordered(lab: Lab, queue: LocalQueue) -> None:
@@ -140,7 +140,7 @@ def test_later_declared_group_is_ordered(lab: Lab, queue: LocalQueue) -> None:
     lab.queue(groups=["g"])
     publish(lab, queue, "a3")
     late = Peer(lab, queue, group="g")
-    assert given(late) == "a3"
+    assert received_text(late) == "a3"
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
@@ -148,14 +148,14 @@ def test_keys_and_their_order_survive_a_restart(lab: Lab, queue: LocalQueue, how
     publish(lab, queue, "a1 a2 b1 a3")
     peer = Peer(lab, queue)
     peer.ack(1)
-    assert given(peer) == "a1 b1 a2"
+    assert received_text(peer) == "a1 b1 a2"
     lab.restart(how)
     queue = lab.reopened(queue)
     publish(lab, queue, "a4 b2")
     peer = Peer(lab, queue)
-    assert given(peer) == "a2 b1" and peer.tries == [1, 1]
+    assert received_text(peer) == "a2 b1" and peer.tries == [1, 1]
     peer.ack(2)
-    assert given(peer) == "a2 b1 a3" and peer.tries == [1, 1, 0], "what waited had not been handed out"
+    assert received_text(peer) == "a2 b1 a3" and peer.tries == [1, 1, 0], "what waited had not been handed out"
 
 
 def test_next_message_is_delivered_after_the_ack_is_durable(lab: Lab, queue: LocalQueue) -> None:
@@ -164,10 +164,10 @@ def test_next_message_is_delivered_after_the_ack_is_durable(lab: Lab, queue: Loc
     acked: list[object] = []
     peer.consumer.ack([1], acked.append)
     while lab.host.turn():
-        assert given(peer) == "a1"
+        assert received_text(peer) == "a1"
     assert not acked
     lab.settle()
-    assert acked == [None] and given(peer) == "a1 a2"
+    assert acked == [None] and received_text(peer) == "a1 a2"
 
 
 def test_failing_disk_holds_the_next_message_until_the_ack_is_written(lab: Lab, queue: LocalQueue) -> None:
@@ -176,17 +176,17 @@ def test_failing_disk_holds_the_next_message_until_the_ack_is_written(lab: Lab, 
     lab.disk.eio_chance = 1
     peer.consumer.ack([1])
     lab.settle()
-    assert given(peer) == "a1"
+    assert received_text(peer) == "a1"
     lab.disk.eio_chance = 0
     lab.pass_time(10_000)
-    assert given(peer) == "a1 a2"
+    assert received_text(peer) == "a1 a2"
 
 
 def test_closed_consumer_requeues_the_first_message_of_its_key(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, "a1 a2")
     Peer(lab, queue).close()
     peer = Peer(lab, queue, auto=True)
-    assert given(peer) == "a1 a2" and peer.tries == [1, 0]
+    assert received_text(peer) == "a1 a2" and peer.tries == [1, 0]
 
 
 def test_transactional_ack_unblocks_its_key(lab: Lab, queue: LocalQueue) -> None:
@@ -196,9 +196,9 @@ def test_transactional_ack_unblocks_its_key(lab: Lab, queue: LocalQueue) -> None
     transaction.ack(peer.consumer, [1])
     transaction.publish(queue, keyed("a", "a3"))
     assert lab.answer(transaction.commit) == (None,)
-    assert given(peer) == "a1 a2"
+    assert received_text(peer) == "a1 a2"
     peer.ack(2)
-    assert given(peer) == "a1 a2 a3"
+    assert received_text(peer) == "a1 a2 a3"
 
 
 def test_cursor_stops_while_too_many_messages_wait(
@@ -209,11 +209,11 @@ def test_cursor_stops_while_too_many_messages_wait(
     queue = lab.queue()
     publish(lab, queue, "a1 c1 a2 c2 a3 c3 a4 b1")
     peer = Peer(lab, queue)
-    assert given(peer) == "a1 c1" and lab.pop(queue) is None
+    assert received_text(peer) == "a1 c1" and lab.pop(queue) is None
     peer.ack(1)
-    assert given(peer) == "a1 c1 a2"
+    assert received_text(peer) == "a1 c1 a2"
     peer.ack(3)
-    assert given(peer) == "a1 c1 a2 a3 b1"
+    assert received_text(peer) == "a1 c1 a2 a3 b1"
 
 
 def test_cursor_stops_at_too_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,11 +222,11 @@ def test_cursor_stops_at_too_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = lab.queue()
     publish(lab, queue, "a1 b1 c1 -1 a2")
     peer = Peer(lab, queue)
-    assert given(peer) == "a1 b1"
+    assert received_text(peer) == "a1 b1"
     peer.ack(1)
-    assert given(peer) == "a1 b1 c1 -1"
+    assert received_text(peer) == "a1 b1 c1 -1"
     peer.ack(2)
-    assert given(peer) == "a1 b1 c1 -1 a2"
+    assert received_text(peer) == "a1 b1 c1 -1 a2"
 
 
 @pytest.mark.parametrize("delay_ms", [0, 5000])
@@ -241,12 +241,12 @@ def test_undo_of_more_than_may_wait_does_not_block_behind_a_requeued_message(
     for _ in range(4):
         lab.pop(queue)
     peer = Peer(lab, queue)
-    assert given(peer) == "a5"
+    assert received_text(peer) == "a5"
     lab.answer(lambda done: queue.undo(UndoRequest(10), done), passing_ms=1000)
     peer.nack(5, delay_ms=delay_ms)
     lab.pass_time(delay_ms)
     for place, seq in enumerate([1, 2, 3, 4, 5]):
-        assert given(peer) == " ".join(["a5", "a1", "a2", "a3", "a4", "a5"][: place + 2])
+        assert received_text(peer) == " ".join(["a5", "a1", "a2", "a3", "a4", "a5"][: place + 2])
         peer.ack(seq)
     assert queue.counts().rdy == queue.counts().wip == 0
 
@@ -260,7 +260,7 @@ def test_waiting_messages_dropped_from_memory_are_read_again(lab: Lab, queue: Lo
         queue.index.reader.forget(run)
     peer.ack(1)
     peer.ack(2)
-    assert given(peer) == "a1 a2 a3"
+    assert received_text(peer) == "a1 a2 a3"
 
 
 @pytest.mark.source

@@ -239,6 +239,6 @@ def test_consumer_closed_during_dispatch_takes_nothing(lab: Lab, queue: LocalQue
     first = queue.subscribe(lambda _: getattr(second.consumer, leave)(), window=2, on_closed=lambda _: None)
     second = Peer(lab, queue, window=2, auto=auto)
     lab.publish(queue, *numbered(4))
-    assert second.given == [] and len(first.unsettled) == 2
+    assert second.received == [] and len(first.unsettled) == 2
     assert queue.counts()[:3] == (2, 2, 0)
     assert Peer(lab, queue).tries == [0, 0]

@@ -220,10 +220,10 @@ def test_a_backlog_of_all_priorities_is_read_back_in_order(how: str) -> None:
     for run in queue.index.runs:
         queue.index.reader.forget(run)
     peer = Peer(lab, queue, window=100)
-    while len(peer.given) < len(expected):
-        before = len(peer.given)
+    while len(peer.received) < len(expected):
+        before = len(peer.received)
         peer.ack(*peer.consumer.unsettled)
-        assert len(peer.given) > before
+        assert len(peer.received) > before
     assert [body.strip() for body in peer.bodies] == expected
     peer.ack(*peer.consumer.unsettled)
     assert lab.broker.shared.cache.bytes == 0, "pages that nobody needs are let go of"

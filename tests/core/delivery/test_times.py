@@ -24,7 +24,7 @@ def test_delayed_message_is_delivered_when_due(lab: Lab, queue: LocalQueue) -> N
     assert peer.bodies == [b"now"]
     lab.pass_time(1)
     assert peer.bodies == [b"now", b"later"] and peer.tries == [0, 0]
-    assert peer.given[1].mature_ms == lab.host.wall_ms()
+    assert peer.received[1].mature_ms == lab.host.wall_ms()
 
 
 def test_due_message_returns_to_its_seq_order(lab: Lab, queue: LocalQueue) -> None:
@@ -44,7 +44,7 @@ def test_delay_survives_a_restart(lab: Lab, queue: LocalQueue, how: str) -> None
     peer = Peer(lab, queue)
     assert queue.counts()[:3] == (0, 0, 1)
     lab.pass_time(due_ms - lab.host.now_ms() - 1)
-    assert not peer.given
+    assert not peer.received
     lab.pass_time(1)
     assert peer.tries == [0]
 
@@ -65,7 +65,7 @@ def test_a_delayed_message_can_be_nacked_and_delayed_again(lab: Lab, queue: Loca
     peer = Peer(lab, queue)
     for turn in range(1, 5):
         lab.pass_time(100)
-        assert len(peer.given) == turn
+        assert len(peer.received) == turn
         peer.nack(1, delay_ms=100)
     assert queue.counts()[:3] == (0, 0, 1)
 
@@ -228,7 +228,7 @@ def test_message_expiring_at_a_subscribe_is_dead_lettered_once(lab: Lab) -> None
     lab.host.pass_time(500)  # it expires, and its dead letter is on its way
     peer = Peer(lab, queue)
     lab.settle()
-    assert peer.given == [] and queue.counts()[:3] == (0, 0, 0)
+    assert peer.received == [] and queue.counts()[:3] == (0, 0, 0)
     assert lab.bodies(lab.queue("dead")) == [b"m"]
 
 

@@ -26,7 +26,7 @@ def unnamed(queue: LocalQueue) -> Group:
     return queue.index.unnamed
 
 
-def check_books(queue: LocalQueue) -> None:
+def check_counters(queue: LocalQueue) -> None:
     """Every number that is kept up step by step is what counting gives."""
     groups = queue.index.groups.values()
     for group in groups:
@@ -68,7 +68,7 @@ def test_counters_are_consistent_after_each_step(seed: int) -> None:
             lab.restart(dice.choice(["shutdown", "kill", "power"]))
             queue = lab.reopened(queue)
             peers = [Peer(lab, queue, window=7), Peer(lab, queue, window=3, group="g")]
-        check_books(queue)
+        check_counters(queue)
 
 
 def test_group_declared_while_holding_messages_gets_no_duplicates(lab: Lab, queue: LocalQueue) -> None:
@@ -78,7 +78,7 @@ def test_group_declared_while_holding_messages_gets_no_duplicates(lab: Lab, queu
     assert peer.seqs == [1]
     lab.answer(lambda done: queue.reading.declare("g", EARLIEST, None, done))
     assert peer.seqs == [1, 2, 3]
-    check_books(queue)
+    check_counters(queue)
 
 
 def test_requeued_and_settled_message_is_skipped(lab: Lab, queue: LocalQueue) -> None:
@@ -86,7 +86,7 @@ def test_requeued_and_settled_message_is_skipped(lab: Lab, queue: LocalQueue) ->
     Peer(lab, queue, window=2).close()
     assert lab.answer(lambda done: queue.settle_by_id(1, done)) == (None, True)
     assert Peer(lab, queue).seqs == [2, 3]
-    check_books(queue)
+    check_counters(queue)
 
 
 def test_rescheduled_message_ignores_its_first_due_time(lab: Lab, queue: LocalQueue) -> None:
@@ -103,7 +103,7 @@ def test_rescheduled_message_ignores_its_first_due_time(lab: Lab, queue: LocalQu
     assert peer.seqs == [] and queue.counts()[:3] == (0, 0, 1)
     lab.pass_time(10_000)
     assert (peer.seqs, peer.tries) == ([1], [2])
-    check_books(queue)
+    check_counters(queue)
 
 
 def test_waiting_messages_in_memory_are_bounded() -> None:
@@ -114,7 +114,7 @@ def test_waiting_messages_in_memory_are_bounded() -> None:
     retries = unnamed(queue).retries
     assert (retries[1].message is None, retries[2].message is None) == (True, False)
     assert unnamed(queue)._held == HELD_MESSAGES_MAX
-    check_books(queue)
+    check_counters(queue)
     peer = Peer(lab, queue, window=10_000)
     assert peer.seqs == list(range(1, HELD_MESSAGES_MAX + 8)) and set(peer.tries) == {1}
     assert unnamed(queue)._held == 0
@@ -175,6 +175,6 @@ def test_redelivery_after_a_restart_has_its_own_record(lab: Lab, queue: LocalQue
         assert Peer(lab, queue).tries == [tries, tries]
         recorded = [retry.tries for retry in unnamed(queue).retries.values() if retry.segment is queue.log.active]
         assert recorded == [tries, tries] * (tries > 0)
-        check_books(queue)
+        check_counters(queue)
         lab.restart("kill")
         queue = lab.reopened(queue)

@@ -9,7 +9,7 @@ import pytest
 
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.options import MIB
-from tests.core.reader.test_scan import look, seqs
+from tests.core.reader.test_scan import page_of, seqs
 from tests.kit.inode import Inode
 from tests.kit.lab import Lab, Peer, numbered
 from tests.kit.simulated import SimFile
@@ -69,7 +69,7 @@ def test_page_serves_cached_messages_damaged_on_disk(
     (inode,) = [lab.disk.names[segment.path] for segment in queue.log.segments]
     harm(inode, inode.cache.index(b"1: 3:"), monkeypatch)
     left = [seq for seq in range(1, 31) if seq != 14]
-    found, next_seq = look(lab, queue)
+    found, next_seq = page_of(lab, queue)
     assert ([seq for seq, _, _ in found], next_seq) == (left, 31)
     assert {seq: (body, tries) for seq, body, tries in found}[12] == (b"1: 1:".ljust(1003, b"x"), 1)
     assert seqs(lab, queue, limit=12) == (left[:12], 13)

@@ -13,7 +13,7 @@ from curbstone.core.positions import Frame, Wanted
 from tests.kit.lab import Lab, Peer, numbered
 
 
-def look(lab: Lab, queue: LocalQueue, start: int = 1, **wanted: Any) -> tuple[list[tuple[int, bytes, int]], int]:
+def page_of(lab: Lab, queue: LocalQueue, start: int = 1, **wanted: Any) -> tuple[list[tuple[int, bytes, int]], int]:
     """Return (seq, body, tries) of one page, and where to continue."""
     lab.settle()
 
@@ -27,7 +27,7 @@ def look(lab: Lab, queue: LocalQueue, start: int = 1, **wanted: Any) -> tuple[li
 
 
 def seqs(lab: Lab, queue: LocalQueue, start: int = 1, **wanted: Any) -> tuple[list[int], int]:
-    found, next_seq = look(lab, queue, start, **wanted)
+    found, next_seq = page_of(lab, queue, start, **wanted)
     return [seq for seq, _, _ in found], next_seq
 
 
@@ -41,7 +41,7 @@ def test_page_has_live_messages_and_the_next_position(lab: Lab, queue: LocalQueu
     assert seqs(lab, queue, 6, end=99) == ([6, 7, 8, 10], 11)
     assert seqs(lab, queue, 11) == ([], 11)
     assert seqs(lab, queue, 50) == ([], 50)
-    assert dict((seq, body) for seq, body, _ in look(lab, queue)[0])[5] == b"4:"
+    assert dict((seq, body) for seq, body, _ in page_of(lab, queue)[0])[5] == b"4:"
 
 
 def test_page_is_bounded_by_bytes_but_has_one_message(lab: Lab, queue: LocalQueue) -> None:
@@ -78,15 +78,15 @@ def test_tries_are_reported_per_group(lab: Lab) -> None:
     lab.publish(queue, *numbered(3))
     peer = Peer(lab, queue, group="a")
     peer.nack(2, delay_ms=60_000)
-    assert [tries for _, _, tries in look(lab, queue, group="a")[0]] == [0, 1, 0]
-    assert [tries for _, _, tries in look(lab, queue)[0]] == [0, 0, 0]
+    assert [tries for _, _, tries in page_of(lab, queue, group="a")[0]] == [0, 1, 0]
+    assert [tries for _, _, tries in page_of(lab, queue)[0]] == [0, 0, 0]
 
 
 def test_positions_before_the_first_message_are_gone(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(3))
     Peer(lab, queue).ack(1, 2)
     with pytest.raises(Gone) as gone:
-        look(lab, queue, 1)
+        page_of(lab, queue, 1)
     assert gone.value.members == {"first": 3, "epoch": queue.uid, "lost": 0}
 
 

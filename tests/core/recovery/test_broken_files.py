@@ -24,7 +24,7 @@ from curbstone.core.engine.log.scan import most_in_order
 from curbstone.core.transactions.records import encode_part
 from curbstone.core.transactions.tx_log import read_journal
 from curbstone.core.wal.replay import redo_names
-from tests.core.recovery.ward import KINDS, Ward, body, damaged
+from tests.core.recovery.stored_queues import KINDS, StoredQueues, body, damaged
 from tests.kit.lab import Lab, Peer, message, numbered
 from tests.kit.simulated import SECTOR, SimFile
 
@@ -33,11 +33,11 @@ STEP = int(os.environ.get("CURBSTONE_DAMAGE_STEP", "13"))
 
 
 @pytest.fixture(scope="module")
-def ward() -> Ward:
-    return Ward()
+def stored() -> StoredQueues:
+    return StoredQueues()
 
 
-class Told(logging.Handler):
+class EngineLog(logging.Handler):
     """What the engine says in the log."""
 
     def __init__(self) -> None:
@@ -49,49 +49,51 @@ class Told(logging.Handler):
 
 
 @pytest.fixture
-def reported() -> Iterator[Told]:
-    handler = Told()
+def reported() -> Iterator[EngineLog]:
+    handler = EngineLog()
     logger = logging.getLogger("curbstone.core")
     logger.addHandler(handler)
     yield handler
     logger.removeHandler(handler)
 
 
-def places(ward: Ward, kind: str) -> Iterator[tuple[str, int, int]]:
+def places(stored: StoredQueues, kind: str) -> Iterator[tuple[str, int, int]]:
     """Yield path, place and end of contents: each byte is reached by one kind or another."""
-    for segment in list(ward.queue.log.segments):
+    for segment in list(stored.queue.log.segments):
         for place in range(KINDS.index(kind) % STEP, segment.end, STEP):
             yield segment.path, place, segment.end
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_damaged_segment_loses_only_affected_commits(ward: Ward, kind: str, reported: Told) -> None:
+def test_damaged_segment_loses_only_affected_commits(stored: StoredQueues, kind: str, reported: EngineLog) -> None:
     """Only the end of the newest segment can't be told from a torn commit; where it shows, the log says so."""
     dice = Random(kind)
-    newest = ward.queue.log.active.path
-    for path, place, end in places(ward, kind):
-        data, stop = damaged(ward.files[path], kind, place, end, dice)
+    newest = stored.queue.log.active.path
+    for path, place, end in places(stored, kind):
+        data, stop = damaged(stored.files[path], kind, place, end, dice)
         reported.texts.clear()
-        queue = ward.found({**ward.files, path: data})
-        lost = ward.live - ward.seqs(queue)
-        assert lost <= ward.touched(path, place, stop), f"byte {place} of {path}"
+        queue = stored.found({**stored.files, path: data})
+        lost = stored.live - stored.seqs(queue)
+        assert lost <= stored.touched(path, place, stop), f"byte {place} of {path}"
         if lost and not queue.damaged:
-            assert path == newest and lost == {seq for seq in ward.live if seq >= min(lost)}, f"byte {place} of {path}"
+            assert path == newest and lost == {seq for seq in stored.live if seq >= min(lost)}, (
+                f"byte {place} of {path}"
+            )
             whole_header = {place, place + BATCH_BYTES - 1} <= set(range(len(data)))
             assert kind != "flip" or not whole_header or any("does not check" in text for text in reported.texts)
         kept = {path, path.removesuffix(".seg") + ".bad"}
-        assert kept & set(ward.lab.disk.names) or (kind == "cut" and place < SEGMENT_BYTES)
-        assert queue.state.next_seq > max(ward.live - lost)
+        assert kept & set(stored.lab.disk.names) or (kind == "cut" and place < SEGMENT_BYTES)
+        assert queue.state.next_seq > max(stored.live - lost)
 
 
-def test_log_without_any_header_is_read(ward: Ward) -> None:
+def test_log_without_any_header_is_read(stored: StoredQueues) -> None:
     """Two commits end to end give the salt away; what was settled stays settled."""
-    files = dict(ward.files)
-    for segment in list(ward.queue.log.segments):
+    files = dict(stored.files)
+    for segment in list(stored.queue.log.segments):
         files[segment.path] = bytes(SEGMENT_BYTES) + files[segment.path][SEGMENT_BYTES:]
-    queue = ward.found(files)
-    assert ward.seqs(queue) == ward.live
-    assert len(queue.damaged) == len(ward.queue.log.segments)
+    queue = stored.found(files)
+    assert stored.seqs(queue) == stored.live
+    assert len(queue.damaged) == len(stored.queue.log.segments)
 
 
 def test_log_of_one_commit_without_header_is_quarantined(lab: Lab, queue: LocalQueue) -> None:
@@ -108,20 +110,20 @@ def test_log_of_one_commit_without_header_is_quarantined(lab: Lab, queue: LocalQ
 
 
 @pytest.mark.parametrize("harm", ["missing", "flipped", "empty", "zeros"])
-def test_queue_without_a_valid_meta_is_skipped_and_others_are_served(ward: Ward, harm: str) -> None:
-    directory = ward.queue.log.directory
+def test_queue_without_a_valid_meta_is_skipped_and_others_are_served(stored: StoredQueues, harm: str) -> None:
+    directory = stored.queue.log.directory
     path = f"{directory}/meta"
-    good = ward.files[path]
+    good = stored.files[path]
     bad = {"flipped": good[:30] + b"~" + good[31:], "empty": b"", "zeros": bytes(len(good))}.get(harm)
-    files = {name: data for name, data in ward.files.items() if name != path}
-    disk = ward.lab.disk
+    files = {name: data for name, data in stored.files.items() if name != path}
+    disk = stored.lab.disk
     with pytest.raises(Exception, match="no such queue"):
-        ward.found(files | ({path: bad} if bad is not None else {}))
-    assert {name for name in ward.files if name.startswith(directory) and name != path} <= set(disk.names)
-    assert [str(queue.name) for queue in ward.lab.broker.queues()] == ["default/other"]
-    (reason,) = ward.lab.broker.health().reasons
+        stored.found(files | ({path: bad} if bad is not None else {}))
+    assert {name for name in stored.files if name.startswith(directory) and name != path} <= set(disk.names)
+    assert [str(queue.name) for queue in stored.lab.broker.queues()] == ["default/other"]
+    (reason,) = stored.lab.broker.health().reasons
     assert path in reason and "not served" in reason
-    assert ward.seqs(ward.found(ward.files)) == ward.live
+    assert stored.seqs(stored.found(stored.files)) == stored.live
 
 
 def test_a_transaction_waits_in_the_journal_for_a_queue_whose_meta_is_damaged(lab: Lab) -> None:
@@ -172,28 +174,30 @@ class BadSector:
 
 @pytest.mark.parametrize("page", range(2))
 @pytest.mark.parametrize("what", [".seg", "meta"])
-def test_bad_sector_loses_only_its_messages(ward: Ward, page: int, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bad = ward.queue.log.active.path if what == ".seg" else f"{ward.queue.log.directory}/meta"
-    open_now = ward.lab.disk.open
+def test_bad_sector_loses_only_its_messages(
+    stored: StoredQueues, page: int, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = stored.queue.log.active.path if what == ".seg" else f"{stored.queue.log.directory}/meta"
+    open_now = stored.lab.disk.open
 
     def open_bad(path: str, *, create: bool = False) -> object:
         file = open_now(path, create=create)
         return BadSector(file, page) if path == bad else file
 
-    monkeypatch.setattr(ward.lab.disk, "open", open_bad)
+    monkeypatch.setattr(stored.lab.disk, "open", open_bad)
     if what == "meta" and page == 0:
         with pytest.raises(Exception, match="no such queue"):
-            ward.found(ward.files)
-        assert "the disk reports an error" in ward.lab.broker.health().reasons[0]
+            stored.found(stored.files)
+        assert "the disk reports an error" in stored.lab.broker.health().reasons[0]
         return
-    queue = ward.found(ward.files)
-    found = ward.seqs(queue)
+    queue = stored.found(stored.files)
+    found = stored.seqs(queue)
     if what == "meta":
-        assert found == ward.live and not queue.damaged
+        assert found == stored.live and not queue.damaged
         return
     assert any("can't be read: the disk reports an error" in text for text in queue.damaged)
-    assert ward.live - found <= ward.touched(bad, page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
-    assert found & ward.live
+    assert stored.live - found <= stored.touched(bad, page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
+    assert found & stored.live
 
 
 def test_bad_sector_of_the_journal_does_not_prevent_a_start(
@@ -276,30 +280,30 @@ def record(lab: Lab, queues: list[LocalQueue], texts: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("harm", ["noise", "unreadable"])
-def test_empty_newest_segment_is_quarantined(ward: Ward, harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_newest_segment_is_quarantined(stored: StoredQueues, harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was deleted without a word."""
-    bad = ward.queue.log.active.path
-    in_it = ward.touched(bad, 0, 1 << 30) & ward.live
-    open_now = ward.lab.disk.open
+    bad = stored.queue.log.active.path
+    in_it = stored.touched(bad, 0, 1 << 30) & stored.live
+    open_now = stored.lab.disk.open
 
     def open_bad(path: str, *, create: bool = False) -> object:
         file = open_now(path, create=create)
         return BadSector(BadSector(file, 0), 1) if path == bad else file
 
-    files = dict(ward.files)
+    files = dict(stored.files)
     if harm == "noise":
         files[bad] = Random(1).randbytes(len(files[bad]))
     else:
         files[bad] = files[bad][: 2 * PAGE_BYTES]
-        monkeypatch.setattr(ward.lab.disk, "open", open_bad)
-    queue = ward.found(files)
-    assert in_it <= ward.live - ward.seqs(queue) and in_it
+        monkeypatch.setattr(stored.lab.disk, "open", open_bad)
+    queue = stored.found(files)
+    assert in_it <= stored.live - stored.seqs(queue) and in_it
     assert bad in queue.damaged[0] and "set aside" in queue.damaged[0]
     aside = bad.removesuffix(".seg") + ".bad"
-    assert bytes(ward.lab.disk.names[aside].cache) == files[bad]
-    assert ward.lab.publish(queue, "new")[0] > max(ward.live), "an id is given twice"
-    ward.lab.restart("kill")
-    reported = ward.lab.reopened(queue).damaged
+    assert bytes(stored.lab.disk.names[aside].cache) == files[bad]
+    assert stored.lab.publish(queue, "new")[0] > max(stored.live), "an id is given twice"
+    stored.lab.restart("kill")
+    reported = stored.lab.reopened(queue).damaged
     assert any(aside in text and "kept for repair" in text for text in reported), (
         "and it is reported until it is repaired"
     )
@@ -324,7 +328,7 @@ def test_file_that_can_not_be_opened_for_a_while_is_no_damage(code: int, monkeyp
         broken.setattr(lab.disk, "open", refuse)
         peer = Peer(lab, queue, auto=True)
         lab.pass_time(5000)
-        assert not peer.given and not queue.damaged and queue.counts().rdy == 100
+        assert not peer.received and not queue.damaged and queue.counts().rdy == 100
     lab.pass_time(AGAIN_MS_MAX)
     assert peer.bodies == sent
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.recovery.ward import body, is_whole
-from tests.kit.inode import Inode
+from tests.core.recovery.stored_queues import body, is_whole
 from tests.kit.lab import Lab, Peer
 
 CAP = 128 * 1024

@@ -20,7 +20,7 @@ from tests.kit.simulated import SimFile
 SENT = [b"%d:" % number + bytes([65 + number]) * 40 for number in range(8)]
 
 
-class Patient:
+class DamagedLog:
     """A queue of a few commits, and the bytes of its newest segment to play with."""
 
     def __init__(self, *, settle: bool = True) -> None:
@@ -59,24 +59,24 @@ def flipped(data: bytes, index: int, bits: int) -> bytes:
 
 
 def test_every_flipped_byte_is_reported_and_loses_at_most_its_commit() -> None:
-    patient = Patient(settle=False)
+    log_copy = DamagedLog(settle=False)
     all_seqs = list(range(1, 9))
-    for index in range(SEGMENT_BYTES, patient.end):
-        queue = patient.recovered(flipped(patient.good, index, 1 << index % 8))
-        lost = set(all_seqs) - set(patient.seqs(queue))
+    for index in range(SEGMENT_BYTES, log_copy.end):
+        queue = log_copy.recovered(flipped(log_copy.good, index, 1 << index % 8))
+        lost = set(all_seqs) - set(log_copy.seqs(queue))
         assert lost in ({1, 2}, {3, 4}, {5, 6}, {7, 8}), f"byte {index}: lost {lost}"
         last = lost == {7, 8}
         assert queue.damaged or last, f"byte {index}: nothing is said of it"
-        assert patient.path in patient.lab.disk.names
-        assert patient.lab.publish(queue, SENT[0])[0] > 6
+        assert log_copy.path in log_copy.lab.disk.names
+        assert log_copy.lab.publish(queue, SENT[0])[0] > 6
 
 
 def test_flipped_byte_in_settles_or_releases_only_restores_messages() -> None:
-    patient = Patient()
+    log_copy = DamagedLog()
     expected = {1, 2, 4, 5, 6, 7, 8}
-    for index in range(SEGMENT_BYTES, patient.end, 3):
-        queue = patient.recovered(flipped(patient.good, index, 0x10))
-        found = set(patient.seqs(queue))
+    for index in range(SEGMENT_BYTES, log_copy.end, 3):
+        queue = log_copy.recovered(flipped(log_copy.good, index, 0x10))
+        found = set(log_copy.seqs(queue))
         lost = expected - found
         assert lost <= {1, 2} or lost in ({4}, {5, 6}, {7, 8}), f"byte {index}"
         assert found - expected <= {3}
@@ -84,41 +84,41 @@ def test_flipped_byte_in_settles_or_releases_only_restores_messages() -> None:
 
 @pytest.mark.parametrize("bits", [0x01, 0x80, 0xFF])
 def test_flipped_byte_in_a_segment_header_loses_nothing(bits: int) -> None:
-    patient = Patient(settle=False)
+    log_copy = DamagedLog(settle=False)
     for index in range(SEGMENT_BYTES):
-        queue = patient.recovered(flipped(patient.good, index, bits))
-        assert patient.seqs(queue) == list(range(1, 9)) and not queue.damaged
+        queue = log_copy.recovered(flipped(log_copy.good, index, bits))
+        assert log_copy.seqs(queue) == list(range(1, 9)) and not queue.damaged
 
 
 def test_a_log_cut_off_anywhere_keeps_all_whole_commits_and_continues() -> None:
-    patient = Patient(settle=False)
-    for end in range(SEGMENT_BYTES, patient.end + 1):
-        queue = patient.recovered(patient.good[:end])
-        count = len(patient.seqs(queue))
-        assert patient.seqs(queue) == list(range(1, count + 1)) and count % 2 == 0
+    log_copy = DamagedLog(settle=False)
+    for end in range(SEGMENT_BYTES, log_copy.end + 1):
+        queue = log_copy.recovered(log_copy.good[:end])
+        count = len(log_copy.seqs(queue))
+        assert log_copy.seqs(queue) == list(range(1, count + 1)) and count % 2 == 0
         assert not queue.damaged
-        assert patient.lab.publish(queue, SENT[count % 8]) == [count + 1]
-        patient.lab.restart("power")
-        queue = patient.lab.reopened(patient.queue)
-        assert len(patient.lab.bodies(queue)) == count + 1
+        assert log_copy.lab.publish(queue, SENT[count % 8]) == [count + 1]
+        log_copy.lab.restart("power")
+        queue = log_copy.lab.reopened(log_copy.queue)
+        assert len(log_copy.lab.bodies(queue)) == count + 1
 
 
 def test_zeros_after_a_cut_off_tail_are_no_damage() -> None:
-    patient = Patient(settle=False)
-    for end in range(SEGMENT_BYTES, patient.end + 1, 7):
-        queue = patient.recovered(patient.good[:end].ljust(len(patient.good), b"\0"))
-        count = len(patient.seqs(queue))
-        assert patient.seqs(queue) == list(range(1, count + 1)) and not queue.damaged
+    log_copy = DamagedLog(settle=False)
+    for end in range(SEGMENT_BYTES, log_copy.end + 1, 7):
+        queue = log_copy.recovered(log_copy.good[:end].ljust(len(log_copy.good), b"\0"))
+        count = len(log_copy.seqs(queue))
+        assert log_copy.seqs(queue) == list(range(1, count + 1)) and not queue.damaged
 
 
 @pytest.mark.parametrize("size", [1, 4, 64])
 def test_zeros_in_the_middle_lose_only_what_they_cover(size: int) -> None:
-    patient = Patient(settle=False)
-    for start in range(SEGMENT_BYTES, patient.end - size, 61):
-        hole = patient.good[:start] + bytes(size) + patient.good[start + size :]
-        queue = patient.recovered(hole)
-        found = set(patient.seqs(queue))
-        if hole == patient.good:
+    log_copy = DamagedLog(settle=False)
+    for start in range(SEGMENT_BYTES, log_copy.end - size, 61):
+        hole = log_copy.good[:start] + bytes(size) + log_copy.good[start + size :]
+        queue = log_copy.recovered(hole)
+        found = set(log_copy.seqs(queue))
+        if hole == log_copy.good:
             assert len(found) == 8
         else:
             assert len(found) >= 4
@@ -128,29 +128,29 @@ def test_zeros_in_the_middle_lose_only_what_they_cover(size: int) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_random_garbage_never_becomes_a_message(seed: int) -> None:
     dice = Random(seed)
-    patient = Patient()
-    data = bytearray(patient.good)
+    log_copy = DamagedLog()
+    data = bytearray(log_copy.good)
     for _ in range(dice.randrange(1, 5)):
-        start = dice.randrange(SEGMENT_BYTES, patient.end)
+        start = dice.randrange(SEGMENT_BYTES, log_copy.end)
         kind = dice.randrange(3)
         size = dice.choice([1, 16, 200])
         if kind == 0:
             data[start : start + size] = dice.randbytes(size)
         elif kind == 1:  # a block of the same file in another place
-            other = dice.randrange(SEGMENT_BYTES, patient.end)
+            other = dice.randrange(SEGMENT_BYTES, log_copy.end)
             data[start : start + size] = data[other : other + size]
         else:
             del data[start : start + size]
-    queue = patient.recovered(bytes(data))
-    patient.lab.publish(queue, SENT[7])
+    queue = log_copy.recovered(bytes(data))
+    log_copy.lab.publish(queue, SENT[7])
 
 
 def test_damage_report_names_the_bytes_also_in_health() -> None:
-    patient = Patient(settle=False)
-    queue = patient.recovered(flipped(patient.good, SEGMENT_BYTES + 90, 1))
+    log_copy = DamagedLog(settle=False)
+    queue = log_copy.recovered(flipped(log_copy.good, SEGMENT_BYTES + 90, 1))
     (text,) = queue.damaged
-    assert patient.path in text and f"bytes {SEGMENT_BYTES} to" in text
-    health = patient.lab.broker.health()
+    assert log_copy.path in text and f"bytes {SEGMENT_BYTES} to" in text
+    health = log_copy.lab.broker.health()
     assert health.ok and health.reasons == [f"queue default/q is damaged: {text}"]
 
 
@@ -229,7 +229,7 @@ def test_damage_that_appears_while_running_is_reported_and_the_rest_is_delivered
     peer = Peer(lab, queue, auto=True)
     bodies = set(numbered(100, 10_000))
     assert queue.damaged and path in queue.damaged[0]
-    assert 500 <= len(peer.given) < 600 and set(peer.bodies) <= bodies
+    assert 500 <= len(peer.received) < 600 and set(peer.bodies) <= bodies
     assert peer.seqs == sorted(peer.seqs)
 
 
@@ -300,16 +300,16 @@ def test_a_file_whose_reuse_failed_on_a_full_disk_is_not_reported_as_damage(
 
 
 def test_the_newer_format_of_another_version_is_refused_and_nothing_is_touched() -> None:
-    patient = Patient()
+    log_copy = DamagedLog()
     half = SEGMENT_BYTES // 2
-    header = bytearray(patient.good[:half])
+    header = bytearray(log_copy.good[:half])
     header[8:12] = (9).to_bytes(4, "little")
     header[-4:] = crc32(header[:-4]).to_bytes(4, "little")
-    patient.lab.disk.names[patient.path].cache[:SEGMENT_BYTES] = header * 2
-    files = patient.lab.files(patient.queue)
+    log_copy.lab.disk.names[log_copy.path].cache[:SEGMENT_BYTES] = header * 2
+    files = log_copy.lab.files(log_copy.queue)
     with pytest.raises(DataDirectoryError, match="log format 9 is newer"):
-        patient.lab.start(0)
-    assert patient.lab.files(patient.queue) == files
+        log_copy.lab.start(0)
+    assert log_copy.lab.files(log_copy.queue) == files
 
 
 def test_damaged_queue_still_accepts_and_delivers() -> None:

@@ -15,8 +15,7 @@ import pytest
 
 from curbstone.core.wal.redo_format import BLOCK_BYTES, RECORD_BYTES, RECORDS_AT
 from curbstone.core.wal.replay import kept_redo_names
-from tests.core.recovery.ward import KINDS, damaged
-from tests.kit.inode import Inode
+from tests.core.recovery.stored_queues import KINDS, damaged
 from tests.kit.lab import Lab, message
 from tests.kit.simulated import Crash
 
@@ -26,7 +25,7 @@ NAMES = ["a", "b", "c"]
 ROUNDS = 6
 
 
-class Patient:
+class RedoDirectory:
     """A data directory after a power cut, as bytes: of each queue six messages are only in a redo file."""
 
     def __init__(self) -> None:
@@ -68,8 +67,8 @@ class Patient:
 
 
 @pytest.fixture(scope="module")
-def patient() -> Patient:
-    return Patient()
+def redo() -> RedoDirectory:
+    return RedoDirectory()
 
 
 def places(end: int, kind: str) -> Iterator[int]:
@@ -81,21 +80,23 @@ def places(end: int, kind: str) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_redo_damage_loses_only_affected_records(patient: Patient, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_redo_damage_loses_only_affected_records(
+    redo: RedoDirectory, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     dice = Random(kind)
-    whole = patient.files["redo.1"]
-    last, end = patient.records[-1]
+    whole = redo.files["redo.1"]
+    last, end = redo.records[-1]
     for place in places(end, kind):
-        redo, stop = damaged(whole, kind, place, end, dice)
+        data, stop = damaged(whole, kind, place, end, dice)
         caplog.clear()
-        found = patient.found(redo)
-        kept = kept_redo_names(patient.lab.disk)
+        found = redo.found(data)
+        kept = kept_redo_names(redo.lab.disk)
         where = f"{kind} at byte {place} to {stop}"
         for got in found:
-            least = patient.expected(place, stop if kind != "cut" else len(whole))
+            least = redo.expected(place, stop if kind != "cut" else len(whole))
             headless = (
-                redo[:BLOCK_BYTES] != whole[:BLOCK_BYTES]
-                and redo[BLOCK_BYTES:RECORDS_AT] != (whole[BLOCK_BYTES:RECORDS_AT])
+                data[:BLOCK_BYTES] != whole[:BLOCK_BYTES]
+                and data[BLOCK_BYTES:RECORDS_AT] != (whole[BLOCK_BYTES:RECORDS_AT])
             )
             assert set(least) <= set(got) or headless or kind == "cut", where
             assert got == sorted(got, key=lambda body: (body != b"before", body)), where
@@ -110,31 +111,31 @@ def test_redo_damage_loses_only_affected_records(patient: Patient, kind: str, ca
 
 
 @pytest.mark.parametrize("block", [0, BLOCK_BYTES])
-def test_one_header_copy_can_be_missing(patient: Patient, block: int) -> None:
-    whole = patient.files["redo.1"]
+def test_one_header_copy_can_be_missing(redo: RedoDirectory, block: int) -> None:
+    whole = redo.files["redo.1"]
     for lost in (bytes(BLOCK_BYTES), Random(1).randbytes(BLOCK_BYTES)):
-        found = patient.found(whole[:block] + lost + whole[block + BLOCK_BYTES :])
-        assert found == [patient.expected(0, 0)] * 3
-        assert kept_redo_names(patient.lab.disk) == []
+        found = redo.found(whole[:block] + lost + whole[block + BLOCK_BYTES :])
+        assert found == [redo.expected(0, 0)] * 3
+        assert kept_redo_names(redo.lab.disk) == []
 
 
-def test_a_power_cut_at_any_call_of_a_replay_loses_nothing(patient: Patient) -> None:
+def test_a_power_cut_at_any_call_of_a_replay_loses_nothing(redo: RedoDirectory) -> None:
     calls = 0
     while True:
-        patient.put(patient.files)
-        patient.lab.disk.crash_in = calls
+        redo.put(redo.files)
+        redo.lab.disk.crash_in = calls
         try:
-            patient.lab.start(patient.lab.host.wall_ms() + 1000)
+            redo.lab.start(redo.lab.host.wall_ms() + 1000)
         except Crash:
-            patient.lab.disk.crash()
-            patient.lab.start(patient.lab.host.wall_ms() + 1000)
-            found = [patient.lab.bodies(patient.lab.queue(name)) for name in NAMES]
-            assert found == [patient.expected(0, 0)] * 3, f"call {calls}"
-            assert not patient.lab.broker.kept_redo.texts
+            redo.lab.disk.crash()
+            redo.lab.start(redo.lab.host.wall_ms() + 1000)
+            found = [redo.lab.bodies(redo.lab.queue(name)) for name in NAMES]
+            assert found == [redo.expected(0, 0)] * 3, f"call {calls}"
+            assert not redo.lab.broker.kept_redo.texts
             calls += 1
         else:
             break
-    patient.lab.disk.crash_in = -1
+    redo.lab.disk.crash_in = -1
     assert calls > 30
 
 
@@ -166,10 +167,10 @@ def test_damaged_journal_loses_and_invents_no_message(kind: str) -> None:
     transact("first")
     transact("second")
     data = bytes(lab.disk.names["journal"].cache)
-    patient = Patient.__new__(Patient)
-    patient.lab = lab
+    redo = RedoDirectory.__new__(RedoDirectory)
+    redo.lab = lab
     for place in range(KINDS.index(kind) % STEP, len(data), STEP):
-        patient.put({**logs, "journal": damaged(data, kind, place, len(data), dice)[0]})
+        redo.put({**logs, "journal": damaged(data, kind, place, len(data), dice)[0]})
         lab.start(lab.host.wall_ms() + 1000)
         found = [lab.bodies(lab.queue(name)) for name in ("a", "b")]
         assert found[0] == found[1], f"{kind} at byte {place}: half of a transaction"

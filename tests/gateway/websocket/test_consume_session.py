@@ -30,7 +30,7 @@ class Reader:
     def send(self, *messages: Inbound | str) -> None:
         self.session.receive([text(item) if isinstance(item, str) else item for item in messages])
 
-    def given(self, *seqs: int) -> Reader:
+    def with_deliveries(self, *seqs: int) -> Reader:
         self.consumer.give(*(delivery(seq) for seq in seqs))
         self.wire.take()
         return self
@@ -43,7 +43,7 @@ class Reader:
 @pytest.fixture
 def reader() -> Reader:
     """A session that was given a message."""
-    return Reader().given(11)
+    return Reader().with_deliveries(11)
 
 
 def test_session_subscribes_with_window_and_group() -> None:
@@ -98,20 +98,20 @@ def test_with_an_encoding_a_message_is_one_frame(encoding: Encoding, body: bytes
 
 
 def test_acks_of_one_read_are_settled_together() -> None:
-    reader = Reader().given(11, 12, 13)
+    reader = Reader().with_deliveries(11, 12, 13)
     reader.send('{"ackId":"k.2"}', '{"ackId":"k.1"}')
     assert reader.calls == [("ack", [12, 11])]
 
 
 def test_ack_to_id_is_cumulative() -> None:
-    reader = Reader().given(11, 12, 13)
+    reader = Reader().with_deliveries(11, 12, 13)
     reader.send('{"ackId":"k.1"}', '{"ackToId":"k.2"}')
     assert reader.calls == [("ack", [11, 12])]
     assert list(reader.consumer.unsettled) == [13]
 
 
 def test_nack_keeps_its_order_among_acks() -> None:
-    reader = Reader().given(11, 12, 13)
+    reader = Reader().with_deliveries(11, 12, 13)
     reader.send('{"ackId":"k.1"}', '{"nackId":"k.2","delay":1.5,"error":"why"}', '{"ackId":"k.3"}')
     assert reader.calls == [("ack", [11]), ("nack", [12], 1500, "why"), ("ack", [13])]
 
@@ -128,7 +128,7 @@ def test_reject_has_a_reason(reader: Reader) -> None:
 
 def test_each_delivery_of_a_message_has_its_own_ack_id(reader: Reader) -> None:
     reader.send('{"nackId":"k.1"}')
-    reader.given(11)
+    reader.with_deliveries(11)
     reader.send('{"ackId":"k.2"}')
     assert reader.calls[-1] == ("ack", [11])
 
@@ -201,7 +201,7 @@ def test_an_unknown_command_is_400_and_a_close(reader: Reader, frame: str) -> No
 
 
 def test_settling_without_ack_is_400_and_a_close() -> None:
-    reader = Reader(settles=False).given(11)
+    reader = Reader(settles=False).with_deliveries(11)
     reader.send('{"ackId":"k.1"}')
     error = {"code": 400, "error": "Acks can only be sent on connections without immediate acks."}
     assert reader.wire.take_json() == [error]

@@ -16,8 +16,8 @@ HANG_S = 120
 """Nothing takes so long unless something is stuck; no test depends on how long it takes."""
 
 
-class Life(NamedTuple):
-    """One life of the server: its number and where it listens."""
+class Boot(NamedTuple):
+    """One start of the server: its number and its addresses."""
 
     number: int
     stomp: tuple[str, int]
@@ -29,32 +29,32 @@ class Stuck(AssertionError):
     """Something that must happen did not."""
 
 
-class MortalServer:
-    """A server process with many lives. Each has ports of its own, so a client can't mistake one for another."""
+class KillableServer:
+    """A server process that is killed and started again, each time on other ports."""
 
     def __init__(self, process: ServerProcess, number: int = 1) -> None:
         self.process = process
         self.kills = 0
         self._changed = threading.Condition()
-        self._life = self._read(number)
+        self._boot = self._read(number)
 
-    def _read(self, number: int) -> Life:
-        return Life(number, self.process.stomp, self.process.http, self.process.mqks)
+    def _read(self, number: int) -> Boot:
+        return Boot(number, self.process.stomp, self.process.http, self.process.mqks)
 
     @property
-    def life(self) -> Life:
-        """The present life, or the last one while the next begins."""
-        return self._life
+    def boot(self) -> Boot:
+        """The current boot, or the last one while the server starts again."""
+        return self._boot
 
-    def life_after(self, number: int) -> Life:
-        """Wait for a life later than that."""
+    def wait_for_boot(self, number: int) -> Boot:
+        """Wait for a later boot."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._life.number > number, HANG_S):
-                raise Stuck(f"the server did not return after life {number}, or was not killed but hung up")
-            return self._life
+            if not self._changed.wait_for(lambda: self._boot.number > number, HANG_S):
+                raise Stuck(f"the server did not return after boot {number}, or was not killed but hung up")
+            return self._boot
 
     def kill(self, before_it_ends: Callable[[], None] | None = None) -> None:
-        """Kill it with SIGKILL; it must have lived until now. `before_it_ends` is called behind the signal."""
+        """Kill it with SIGKILL; it must be running. `before_it_ends` is called behind the signal."""
         code = self.process.process.poll()
         assert code is None, f"the server ended by itself, with code {code}:\n{self.process.log[-4000:]}"
         self.process.process.kill()
@@ -64,18 +64,18 @@ class MortalServer:
         self.kills += 1
 
     def start(self) -> None:
-        """Begin the next life on the same data."""
+        """Begin the next boot on the same data."""
         self.process.restart()
-        self._begin_life()
+        self._begin_boot()
 
-    def _begin_life(self) -> None:
+    def _begin_boot(self) -> None:
         with self._changed:
-            self._life = self._read(self._life.number + 1)
+            self._boot = self._read(self._boot.number + 1)
             self._changed.notify_all()
 
     def get(self, path: str) -> tuple[int, Any]:
         """GET a JSON resource; return the status and what it says."""
-        host, port = self._life.http
+        host, port = self._boot.http
         request = urllib.request.Request(f"http://{host}:{port}{path}")
         try:
             with urllib.request.urlopen(request, timeout=HANG_S) as reply:
@@ -86,7 +86,7 @@ class MortalServer:
 
     def put_queue(self, queue: str, options: dict[str, object]) -> None:
         """Make a queue, `project/name`."""
-        host, port = self._life.http
+        host, port = self._boot.http
         project, _, name = queue.partition("/")
         url = f"http://{host}:{port}/v2/{project}/queues/{name}"
         request = urllib.request.Request(url, json.dumps(options).encode(), method="PUT")

@@ -7,7 +7,6 @@ from zlib import crc32
 
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, decode_batch_header, decode_entries
-from tests.kit.inode import Inode
 from tests.kit.lab import Lab, Peer, message
 
 KINDS = ("flip", "zeros", "cut", "stale", "noise")
@@ -22,7 +21,7 @@ def is_whole(data: bytes) -> bool:
     return data[:8] == b"%08x" % crc32(data[8:])
 
 
-class Ward:
+class StoredQueues:
     """Two queues with a past, as bytes; `again` makes a broker of them, with some bytes changed."""
 
     def __init__(self, seed: int = 0, publishes: int = 100) -> None:
