@@ -32,6 +32,8 @@ class Clock:
             FAKETIME_TIMESTAMP_FILE=str(self._file),
             FAKETIME_NO_CACHE="1",
             FAKETIME_DONT_FAKE_MONOTONIC="1",
+            # Else a wait of a thread that has a time-out ends at once, again and again, and takes a whole core.
+            FAKETIME_FORCE_MONOTONIC_FIX="0",
         )
 
     def set(self, offset: str) -> None:
