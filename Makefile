@@ -72,7 +72,7 @@ soak-fuzz: $(DEV)  ## Fuzz each decoder (Atheris) and the property tests (HypoFu
 	CURBSTONE_RECORD=1 PYTHONPATH=build/hypofuzz $(BIN)/python -m tests.fuzz.properties
 	CURBSTONE_RECORD=1 $(BIN)/python -m pytest -s -m soak tests/fuzz
 soak-standby: $(DEV)  ## Failovers: simulated (CURBSTONE_SIM_SECONDS=600) and of real processes (CURBSTONE_CRASH_SECONDS=60)
-	CURBSTONE_RECORD=1 $(BIN)/python -m pytest -s -m soak tests/standby
+	CURBSTONE_RECORD=1 $(BIN)/python -m pytest -s -m soak tests/standby tests/histories
 soak-mutation: $(DEV)  ## Try the next mutants of the engine for CURBSTONE_MUTATION_SECONDS (600) of CPU time
 	CURBSTONE_RECORD=1 $(BIN)/python -m tests.mutation.run
 cluster: $(DEV) cluster-deps  ## Three RabbitMQ nodes, two gateways, and kills under load (CURBSTONE_CLUSTER_SECONDS=600)

@@ -66,6 +66,7 @@ class StandbyListener:
             self._is_open.set()
             await self._is_over.wait()
             await server.stop()
+            await server.acceptor.close()
         except CurbstoneError as error:
             self._failure = error
         finally:

@@ -27,6 +27,8 @@ SWEEP_S = 1
 """How often all connections are checked."""
 SWEEPS_VANISHED = 15
 """Every so many checks also ask the system whether peers have vanished."""
+TURNS_TO_BEGIN = 3
+"""After so many turns of the loop, each connection that asyncio has accepted has a slot."""
 
 _INFO_BYTES, _RETRANSMITS_AT = 8, 2
 """How many bytes of struct tcp_info are read, and the offset of tcpi_retransmits in it."""
@@ -81,6 +83,18 @@ class Acceptor:
     def _report_full_share(self, who: Hashable) -> None:
         text = "its connections have reached the limit of unfinished input and unread output"
         self.refusals.info(who, str(who), text)
+
+    async def close(self) -> None:
+        """Abort all connections that are left. Call this when the listeners are closed and the process continues.
+
+        Those whose protocol has not begun are in no server's set of clients.
+        """
+        for _ in range(TURNS_TO_BEGIN):
+            await asyncio.sleep(0)
+        for slot in list(self.admission.slots):
+            if slot.transport is not None:
+                cast(asyncio.Transport, slot.transport).abort()
+        await asyncio.sleep(0)  # in this turn their sockets are closed
 
     async def listen(
         self, address: tuple[str, int] | Address, serve: Serve, refusal: Refusal, *, has_reserve: bool = False

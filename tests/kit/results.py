@@ -32,6 +32,7 @@ RUNS = {
     "properties": "property tests fuzzed by HypoFuzz",
     "directories": "data directories with random edits",
     "histories": "histories checked by Porcupine",
+    "failover histories": "histories of failovers, checked by Porcupine",
     "mutation": "mutants of the engine",
 }
 """The runs in their order on the page; "finding" is a failure of the product, not of the test."""

@@ -6,6 +6,7 @@ import json
 import socket
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,21 @@ def test_the_status_is_served_over_tls(tmp_path: Path) -> None:
         at = standby.status_url.replace("http://tls://", "https://")
         with urllib.request.urlopen(f"{at}/healthz", context=authority.client(), timeout=60) as reply:
             assert json.load(reply)["role"] == "standby"
+
+
+def test_a_connection_that_has_sent_nothing_ends_when_the_standby_is_promoted(tmp_path: Path) -> None:
+    """Else its client would wait for an answer of a process that continues and has forgotten it."""
+    pair = Authority(tmp_path).signed("standby")
+    options = (f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}", "--status-addr=tls://127.0.0.1:0")
+    with ServerProcess(tmp_path / "data", BACKLOG) as server:  # noqa: SIM117 its URL is needed
+        with StandbyProcess(tmp_path / "other", server.url, *options) as standby:
+            standby.has_everything(server)
+            host, port = standby.status_url.removeprefix("http://tls://").split(":")
+            with socket.create_connection((host, int(port)), timeout=60) as client:
+                server.kill()
+                assert standby.promote("--accept-loss").code == 0
+                with suppress(ConnectionResetError):
+                    assert client.recv(1) == b""
 
 
 def test_a_standby_of_a_standby_waits_until_that_serves(tmp_path: Path) -> None:
