@@ -32,6 +32,8 @@ OF_ONE_FILE = frozenset(
     }
 )
 """Errors that concern one file or directory only, so that a start can continue with the others."""
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of a disk that is full."""
 
 
 class File(Protocol):

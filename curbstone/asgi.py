@@ -41,7 +41,7 @@ NOT_RUNNING = "the engine is not running: the application's lifespan has not sta
 
 _OF_SERVE = {
     *("stomp_addr", "http_addr", "mqks_addr", "tls_cert", "tls_key", "tls_client_ca", "trusted_proxy", "plaintext"),
-    *("lease", "lease_ttl", "failover_lag", "advertise"),
+    *("lease", "lease_ttl", "failover_lag", "failover_on_fault", "advertise"),
     *("engine", "engine_password_file", "engine_ca", "engine_prefix", "log_level", "log_format"),
 }
 """The settings that only `curbstone serve` has: listeners, TLS, a lease, a cluster as the engine, the process's log."""

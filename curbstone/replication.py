@@ -19,6 +19,7 @@ from curbstone.gateway.resources.server.standby import NoFollowers, Source
 from curbstone.settings import Settings
 
 if TYPE_CHECKING:
+    from curbstone.standby.fault import FaultWatch
     from curbstone.standby.followers import Followers
 
 TICK_MS = 500
@@ -134,11 +135,24 @@ def followers_of(
         from curbstone.standby.lease import LeaseBarrier
 
         host.barrier = LeaseBarrier(lease.holder, host.barrier)
-    _tick(host, followers, broker, ending)
+    fault = None
+    if settings.failover_on_fault is not None:
+        from curbstone.standby.fault import FaultWatch
+
+        after_ms = int(settings.failover_on_fault * 1000)
+        fault = FaultWatch(followers, after_ms, lambda: broker.alarms.is_disk_failing, host.now_ms)
+    _tick(host, followers, broker, ending, fault)
     return followers, ending
 
 
-def _tick(host: AsyncioHost, followers: Followers, broker: Broker, ending: Ending, has_waited: bool = False) -> None:
+def _tick(
+    host: AsyncioHost,
+    followers: Followers,
+    broker: Broker,
+    ending: Ending,
+    fault: FaultWatch | None,
+    has_waited: bool = False,
+) -> None:
     """Look at the clock now and then, for as long as the server runs."""
     if broker.shared.is_stopping or ending.has_begun:
         return
@@ -148,4 +162,6 @@ def _tick(host: AsyncioHost, followers: Followers, broker: Broker, ending: Endin
         broker.alarms.over(STANDBY)
     elif has_waited:
         broker.alarms.note(STANDBY, "it is away, and nothing is confirmed without it")
-    host.call_later(TICK_MS, partial(_tick, host, followers, broker, ending, is_waiting))
+    if fault is not None:
+        fault.tick()
+    host.call_later(TICK_MS, partial(_tick, host, followers, broker, ending, fault, is_waiting))

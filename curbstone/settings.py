@@ -46,6 +46,7 @@ OF_THE_LOCAL_ENGINE = (
     "lease",
     "lease_ttl",
     "failover_lag",
+    "failover_on_fault",
     "advertise",
 )
 OF_A_CLUSTER = ("engine_password_file", "engine_ca", "engine_prefix")
@@ -202,6 +203,12 @@ class Settings:
         "With --lease: let a standby that confirms did not wait for take over if it was at most so many seconds behind"
         " when the lease was last renewed. What was confirmed after that is lost. Default: never",
     )
+    failover_on_fault: float | None = option(
+        None,
+        values.seconds_or_never(1, SECONDS_MAX),
+        "With --lease: hand over to the standby when calls to the disk have failed for so many seconds, for another"
+        " reason than that it is full. Default: never",
+    )
     advertise: str = option(
         "",
         values.SERVER_URL,
@@ -351,6 +358,8 @@ def load(command_line: Mapping[str, object]) -> Settings:
         raise SettingsError("--confirm-with standby needs --standby-backlog, as in --standby-backlog 64MiB")
     if settings.lease and not settings.standby_backlog:
         raise SettingsError("--lease needs --standby-backlog, as in --standby-backlog 64MiB")
+    if settings.failover_on_fault is not None and not settings.lease:
+        raise SettingsError("--failover-on-fault needs --lease, which decides what serves after that")
     if settings.tls_cert is None and (settings.tls_key or settings.tls_client_ca):
         raise SettingsError("--tls-key and --tls-client-ca need --tls-cert")
     for name, addresses in settings.addresses.items():

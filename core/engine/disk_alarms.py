@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from curbstone.core.disk import Disk
+from curbstone.core.disk import NO_SPACE, Disk
 from curbstone.core.host import BeginWrite, Host, Job, JobDone
 
 PROBE_MS = 1000
@@ -30,6 +30,7 @@ class DiskAlarms:
         self._host = host
         self._disk = disk
         self._texts: dict[str, str] = {}
+        self._failing: set[str] = set()
         self._probed: set[str] = set()
         """The matters that are over when the probe file has been written."""
         self._probes = False
@@ -40,15 +41,25 @@ class DiskAlarms:
     def __bool__(self) -> bool:
         return bool(self._texts)
 
-    def note(self, matter: str, text: str) -> None:
-        """Note that something has failed, and why."""
+    @property
+    def is_disk_failing(self) -> bool:
+        """Whether calls to the disk fail, for another reason than that it is full."""
+        return bool(self._failing)
+
+    def note(self, matter: str, text: str, *, is_failure: bool = False) -> None:
+        """Note that something has failed, and why. `is_failure`: the disk has failed, and is not only full."""
         if matter not in self._texts:
             logger.error("%s: %s", matter, text, extra={"matter": matter})
         self._texts[matter] = text
+        if is_failure:
+            self._failing.add(matter)
+        else:
+            self._failing.discard(matter)
 
     def over(self, matter: str) -> None:
         """Clear an alarm: the file works again, or is not needed any more."""
         self._probed.discard(matter)
+        self._failing.discard(matter)
         if self._texts.pop(matter, None) is not None:
             logger.info("%s: all is well again", matter, extra={"matter": matter})
 
@@ -59,7 +70,7 @@ class DiskAlarms:
         does not end the matter, because it may not have synced anything.
         """
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | FileExistsError):
-            self.note(matter, f"the disk failed: {error}")
+            self.note(matter, f"the disk failed: {error}", is_failure=error.errno not in NO_SPACE)
             self._probed.add(matter)
             self._probe_later()
 

@@ -25,8 +25,7 @@ from dataclasses import astuple
 from typing import NamedTuple
 from zlib import crc32
 
-from curbstone.core.disk import Disk
-from curbstone.core.engine.log.commit import NO_SPACE
+from curbstone.core.disk import NO_SPACE, Disk
 from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.errors import CurbstoneError, QueueFull, StagedDamaged, Unavailable, client_text
 from curbstone.core.staging.frames import QueueShare

@@ -13,8 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from curbstone.core.disk import Disk, File, remove_file, replace_file
-from curbstone.core.engine.log.commit import NO_SPACE
+from curbstone.core.disk import NO_SPACE, Disk, File, remove_file, replace_file
 from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.errors import Unavailable, client_text
 from curbstone.core.host import Host

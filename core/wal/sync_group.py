@@ -367,7 +367,7 @@ class SyncGroup:
         if self._active is not None:
             self._retiring.append(self._active)
             self._active = None
-        self._alarms.note(MATTER, self._kept)
+        self._alarms.note(MATTER, self._kept, is_failure=True)
         for redo in [*self._retiring, *self._resting]:
             self._report_removed(redo)
 

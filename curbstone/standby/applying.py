@@ -7,7 +7,6 @@ earlier moment, and a server can start on it.
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -15,14 +14,12 @@ from contextlib import suppress
 from typing import Protocol
 
 from curbstone.access.tokens import DIRECTORY as ACCESS
-from curbstone.core.disk import Disk, File
+from curbstone.core.disk import NO_SPACE, Disk, File
 from curbstone.core.engine.directories import QUEUES
 from curbstone.standby.copying import tree
 from curbstone.standby.frames import BadFrame, Decoder, Frame, InSync, Kind, Sync, new_path
 from curbstone.standby.scope import is_at_or_below, is_being_removed, is_shipped
 from curbstone.standby.state_files import Position, StateFiles
-
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 _OF_DATA = frozenset({Kind.WRITE, Kind.TRUNCATE, Kind.BEGIN, Kind.END, Kind.TIME})
 _OF_NAMES = frozenset({Kind.CREATE, Kind.MKDIR, Kind.RENAME, Kind.REMOVE, Kind.RMTREE, Kind.COPY_NAME})

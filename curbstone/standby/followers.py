@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -315,9 +316,10 @@ class Followers:
     def tick(self) -> None:
         """Look at the clock: a standby may be silent or have been away for too long, and the lease may be over."""
         barrier, standby = self._barrier, self._standby
-        try:
-            if self.has_failed() and not self._state_files.state.wants_full_copy:
+        if self.has_failed() and not self._state_files.state.wants_full_copy:
+            with suppress(OSError):  # it is tried again, and the alarm of the disk reports it
                 self._state_files.change(wants_full_copy=True)
+        try:
             if barrier is not None and not barrier.tick() and standby is not None:
                 logger.warning("%s is silent", standby.name)
                 standby.disconnect()
@@ -349,7 +351,7 @@ class Followers:
         if ready is None:
             raise Conflict("no standby is attached whose copy is complete")
         lease = self._lease
-        give = partial(lease.hand_over, ready.copy, ready.name) if lease is not None else lambda: None
+        give = partial(lease.hand_over, ready.copy, ready.name) if lease is not None else None
         return Handover(self.stream, self._state_files, ready, self._ending, self.has_failed, give)
 
     def add_time(self) -> None:

@@ -2,11 +2,13 @@
 
 The server first stops to confirm. When the standby has everything, it is given the lease, if there is one, and the
 server notes, durably, that it is a copy from now on. Only then the standby is asked to take over. Whatever fails before
-that, the server continues; one that has given its lease away ends.
+that, the server continues; one that has given its lease away ends. It need not have noted that, as its disk may have
+failed: the lease says so, too.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -21,6 +23,8 @@ ACK_S_MAX = 10
 TAKEN_S_MAX = 5
 """How long the standby has to take over; after that somebody has to promote it."""
 LOOK_S = 0.02
+
+logger = logging.getLogger("curbstone")
 
 
 class Ending(Protocol):
@@ -61,13 +65,14 @@ class Handover:
         standby: Successor,
         ending: Ending,
         has_failed: Callable[[], bool],
-        give: Callable[[], object] = lambda: None,
+        give: Callable[[], object] | None = None,
         now_s: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
         """`has_failed` is whether a sync of the server has failed: then what is read may not be on its disk.
 
-        `give` gives the standby the lease of the server. It blocks, and raises Unavailable if nothing has changed.
+        `give` gives the standby the lease of the server, if it has one. It blocks, and raises Unavailable if nothing
+        has changed.
         """
         self.name = standby.name
         self.term = files.state.term + 1
@@ -98,7 +103,8 @@ class Handover:
             if standby.is_closed or self._now_s() > until_s:
                 raise Conflict(f"{self.name} has not acknowledged everything in {ACK_S_MAX} s; nothing was changed")
             self._pause(LOOK_S)
-        self._give()
+        if self._give is not None:
+            self._give()
         try:
             self._state_files.change(
                 is_server=False,
@@ -108,7 +114,9 @@ class Handover:
                 wants_full_copy=self._state_files.state.wants_full_copy or self._has_failed(),
             )
         except OSError as error:
-            raise Unavailable(f"it can't be noted that this server has ended: {error.strerror}") from error
+            if self._give is None:
+                raise Unavailable(f"it can't be noted that this server has ended: {error.strerror}") from error
+            logger.warning("the end of this server is recorded only in the lease: %s", error)
         standby.take_over()
         until_s = self._now_s() + TAKEN_S_MAX
         while not standby.is_closed and self._now_s() < until_s:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.kit.commands import curbstone
 from tests.kit.object_store import object_store
+from tests.kit.processes import FIRST
 from tests.kit.results import record
 from tests.kit.server import NotReady, ServerProcess, bodies, call, clean_environment
 from tests.kit.until import until
@@ -26,6 +27,18 @@ TTL_S = 6
 OPTIONS = ("--standby-backlog=1MiB", "--cap=64MiB", f"--lease-ttl={TTL_S}")
 SYNC = (*OPTIONS, "--confirm-with=standby")
 BUCKET = "leases"
+FAILING_DISK = """
+import errno, os, pathlib
+def failing(call):
+    def made(*args):
+        if pathlib.Path({path!r}).exists():
+            raise OSError(errno.EIO, "Input/output error")
+        return call(*args)
+    return made
+for name in ("pwrite", "pwritev", "fdatasync", "fsync"):
+    setattr(os, name, failing(getattr(os, name)))
+"""
+"""Has the disk fail while a file is there."""
 
 
 class Place(NamedTuple):
@@ -95,6 +108,51 @@ def test_a_standby_takes_over_by_itself_and_nothing_confirmed_is_lost(tmp_path: 
             with StandbyProcess(data, standby.url, "--discard", *SYNC, lease, env=env) as former:
                 in_sync(standby)
                 assert former.state()["term"] == 2
+
+
+@pytest.mark.parametrize("options", [SYNC, OPTIONS], ids=["sync", "local"])
+def test_a_server_whose_disk_fails_hands_over_to_its_standby(
+    tmp_path: Path, lease: Place, options: tuple[str, ...]
+) -> None:
+    """Its disk fails for good, also when it would record that it is not the server any more."""
+    broken = tmp_path / "the disk fails"
+    env = {**lease.env, FIRST: lease.env[FIRST] + FAILING_DISK.format(path=str(broken))}
+    fault = "--failover-on-fault=2"
+    with ServerProcess(tmp_path / "data", *options, fault, lease.option, env=env) as server:
+        call(server, "PUT", "/v2/default/queues/q", {})
+        with StandbyProcess(tmp_path / "other", server.url, *options, fault, lease.option, env=lease.env) as standby:
+            standby.has_everything(server)
+            load = Load(server.url)
+            with load.running():
+                load.goes_on()
+                broken.touch()
+                assert server.process.wait(60) == 7
+                serves(standby)
+                load.urls.append(standby.url)
+                load.goes_on()
+            assert "the disk has failed for 2 s: handed over to " in server.log
+            assert "the end of this server is recorded only in the lease" in server.log
+            assert set(load.confirmed) <= set(bodies(standby))
+            assert standby.state()["term"] == 2 and not (tmp_path / "other" / "ids").exists()
+            broken.unlink()
+            with StandbyProcess(tmp_path / "data", standby.url, "--discard", *options, lease.option, env=env) as former:
+                former.has_everything(standby)
+                assert former.state()["term"] == 2
+
+
+def test_a_server_whose_disk_fails_serves_on_without_a_standby(tmp_path: Path, lease: Place) -> None:
+    broken = tmp_path / "the disk fails"
+    env = {**lease.env, FIRST: lease.env[FIRST] + FAILING_DISK.format(path=str(broken))}
+    with ServerProcess(tmp_path / "data", *OPTIONS, "--failover-on-fault=1", lease.option, env=env) as server:
+        call(server, "PUT", "/v2/default/queues/q", {})
+        load = Load(server.url)
+        with load.running():
+            load.goes_on()
+            broken.touch()
+            until(lambda: "no standby takes over: no standby is attached whose copy is complete" in server.log)
+            broken.unlink()
+            load.goes_on()
+        assert held(server)["valid_ms"] and set(load.confirmed) <= set(bodies(server))
 
 
 def test_a_server_that_was_stopped_for_too_long_confirms_nothing_and_ends(tmp_path: Path, lease: Place) -> None:
@@ -239,6 +297,7 @@ def test_a_lease_of_another_server_is_left_as_it_is(tmp_path: Path, lease: Place
         (("--lease", "s3://bucket/key"), 2, "--lease needs --standby-backlog"),
         (("--lease", "file:///tmp/lease", "--standby-backlog", "1MiB"), 2, "bad lease 'file:///tmp/lease'"),
         (("--lease", "k8s://shop", "--standby-backlog", "1MiB"), 2, "bad lease 'k8s://shop'"),
+        (("--failover-on-fault", "30"), 2, "--failover-on-fault needs --lease"),
         (("--lease-ttl", "5"), 2, "expected a number of seconds from 6"),
         (("--advertise", "one.example"), 2, "bad address 'one.example'"),
         (("--lease", "k8s://shop/lease", "--standby-backlog", "1MiB"), 1, "KUBERNETES_SERVICE_HOST is not set"),

@@ -459,7 +459,7 @@ class Writer:
         if state.is_closed:
             self.refuse_all(state.refusal() or answer)
         elif was_full or (commit.rolled and not is_undone):
-            self._refuse_for_a_while(text, answer)
+            self._refuse_for_a_while(text, answer, is_failure=not is_undone)
             return
         elif is_undone:
             self.missed = max(self.missed, commit.added)
@@ -477,17 +477,17 @@ class Writer:
                 part.publish.next = 0
                 self._write_queue.publishes.appendleft(part.publish)
 
-    def _refuse_for_a_while(self, text: str, answer: CurbstoneError) -> None:
+    def _refuse_for_a_while(self, text: str, answer: CurbstoneError, *, is_failure: bool) -> None:
         """Refuse everything, then try a new segment."""
         self._state.write_failure = text
-        self._note_trouble(text)
+        self._note_trouble(text, is_failure=is_failure)
         self.refuse_all(answer)
         self._parts.wakeups.changed()
         self._state.host.call_later(RETRY_MS, self._try_again)
 
-    def _note_trouble(self, text: str) -> None:
+    def _note_trouble(self, text: str, *, is_failure: bool = False) -> None:
         self._is_troubled = True
-        self._state.shared.alarms.note(self._state.label, text)
+        self._state.shared.alarms.note(self._state.label, text, is_failure=is_failure)
 
     def _try_publishes(self) -> None:
         """Have the next batch find out whether the disk has room again."""

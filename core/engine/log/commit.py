@@ -7,17 +7,15 @@ recovery finds it. After any other failure it is unknown what is on the disk, an
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
 
+from curbstone.core.disk import NO_SPACE
 from curbstone.core.durable_write import DurableWrite
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, SegmentHeader, encode_segment_header
 from curbstone.core.write_behind import WriteBehindDisk, WriteBehindFile
-
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 SEGMENT_SUFFIX = ".seg"
 ASIDE_SUFFIX = ".bad"

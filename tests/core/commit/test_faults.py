@@ -172,7 +172,9 @@ def test_remains_of_failed_commits_count_while_they_exist(
             lab.publish_answers(queue, [message("second")])
             lab.pass_time(1000)
             assert queue.log.bytes == lab.held(queue) - meta
+        assert lab.broker.alarms.is_disk_failing
     lab.pass_time(1000)
+    assert not lab.broker.alarms.is_disk_failing
     lab.publish(queue, "third")
     assert queue.log.bytes == lab.held(queue) - meta
 

@@ -33,6 +33,7 @@ def test_publishes_succeed_again_when_the_disk_has_room() -> None:
     lab.disk.capacity = used(lab)
     ((error, _, _),) = lab.publish_answers(queue, [message(b"x" * 50_000)])
     assert isinstance(error, QueueFull)
+    assert lab.broker.alarms and not lab.broker.alarms.is_disk_failing
     lab.disk.capacity = 1 << 60
     lab.pass_time(2000)
     assert lab.broker.health().ok
