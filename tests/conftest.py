@@ -69,10 +69,10 @@ for function, seconds in SLOWER:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes long."""
-    items.sort(key=lambda item: _place(item.path.relative_to(HERE)))
+    items.sort(key=lambda item: _rank(item.path.relative_to(HERE)))
 
 
-def _place(path: Path) -> int:
+def _rank(path: Path) -> int:
     return FIRST.index(path.parts[0]) if path.parts[0] in FIRST else len(FIRST)
 
 

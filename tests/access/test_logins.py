@@ -96,27 +96,27 @@ def open_socket(it: GuardedServer, authorization: str) -> Any:
 
 
 def test_login_cached_by_a_connection_matches_each_request_and_can_be_revoked(it: GuardedServer) -> None:
-    def who(token: str) -> tuple[int, str]:
+    def session_user(token: str) -> tuple[int, str]:
         reply = it.call("", "GET", "/v2/session", headers={"authorization": f"Bearer {token}"})
         return reply.status_code, reply.json().get("user", "")
 
     made = it.call("root", "POST", "/v2/tokens", json={"user": "ann"}).json()["token"]
     for _ in range(3):
-        assert who(made) == (200, "ann")
-        assert who(it.secrets["worker"]) == (200, "worker")
-    assert who(made + "x") == (401, "")
-    assert [who(made) for _ in range(2)] == [(200, "ann")] * 2
+        assert session_user(made) == (200, "ann")
+        assert session_user(it.secrets["worker"]) == (200, "worker")
+    assert session_user(made + "x") == (401, "")
+    assert [session_user(made) for _ in range(2)] == [(200, "ann")] * 2
     assert it.call("root", "DELETE", f"/v2/tokens/{made.split('_')[1]}").status_code == 204
-    assert who(made) == (401, "")
-    assert [who(it.secrets["worker"]) for _ in range(2)] == [(200, "worker")] * 2
+    assert session_user(made) == (401, "")
+    assert [session_user(it.secrets["worker"]) for _ in range(2)] == [(200, "worker")] * 2
     it.users_file.write_text(
         USERS.replace("[users.worker]", '[users.worker]\nsources = ["10.0.0.0/8"]'), encoding="utf-8"
     )
     assert it.call("root", "POST", "/v2/reload").status_code == 204
-    assert who(it.secrets["worker"]) == (401, "")
+    assert session_user(it.secrets["worker"]) == (401, "")
     it.users_file.write_text(USERS, encoding="utf-8")
     assert it.call("root", "POST", "/v2/reload").status_code == 204
-    assert who(it.secrets["worker"]) == (200, "worker")
+    assert session_user(it.secrets["worker"]) == (200, "worker")
 
 
 @pytest.mark.parametrize("more", [{"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}])

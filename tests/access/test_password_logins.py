@@ -51,7 +51,7 @@ def hashes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def at_once(
+def log_in_concurrently(
     world: World, tries: list[tuple[str, str]], caller: Caller = HERE
 ) -> list[AuthorizedBroker | CurbstoneError]:
     """Log in by many passwords before any of them is looked at."""
@@ -70,16 +70,19 @@ def kinds(answers: list[AuthorizedBroker | CurbstoneError]) -> tuple[int, int]:
 
 def test_concurrent_guesses_do_not_bypass_the_delay(world: World, hashes: list[str]) -> None:
     guesses = [("ann", f"guess {number}") for number in range(60)]
-    assert kinds(at_once(world, guesses)) == (AT_ONCE_OF_USER, 60 - AT_ONCE_OF_USER)
-    assert kinds(at_once(world, guesses)) == (FREE_OF_USER - AT_ONCE_OF_USER, 60 - FREE_OF_USER + AT_ONCE_OF_USER)
-    assert kinds(at_once(world, guesses)) == (0, 60)
+    assert kinds(log_in_concurrently(world, guesses)) == (AT_ONCE_OF_USER, 60 - AT_ONCE_OF_USER)
+    assert kinds(log_in_concurrently(world, guesses)) == (
+        FREE_OF_USER - AT_ONCE_OF_USER,
+        60 - FREE_OF_USER + AT_ONCE_OF_USER,
+    )
+    assert kinds(log_in_concurrently(world, guesses)) == (0, 60)
     world.lab.pass_time(60_000)
-    assert kinds(at_once(world, guesses)) == (1, 59)
+    assert kinds(log_in_concurrently(world, guesses)) == (1, 59)
     assert len(hashes) == FREE_OF_USER + 1
 
 
 def test_concurrent_logins_of_an_address_are_limited(world: World) -> None:
-    answers = at_once(world, [(f"u{number}", "wrong guess") for number in range(40)])
+    answers = log_in_concurrently(world, [(f"u{number}", "wrong guess") for number in range(40)])
     assert kinds(answers) == (AT_ONCE_OF_ADDRESS, 40 - AT_ONCE_OF_ADDRESS)
     assert {each.wait_s for each in answers if isinstance(each, TooMany)} == {1}
     assert world.authenticator.logins["http", "throttled"] == 40 - AT_ONCE_OF_ADDRESS
@@ -87,10 +90,12 @@ def test_concurrent_logins_of_an_address_are_limited(world: World) -> None:
 
 
 def test_concurrent_logins_with_one_password_share_one_hash(world: World, hashes: list[str]) -> None:
-    answers = at_once(world, [("ann", "open sesame")] * 100 + [("root", "all of it")] * 100)
+    answers = log_in_concurrently(world, [("ann", "open sesame")] * 100 + [("root", "all of it")] * 100)
     assert all(isinstance(each, AuthorizedBroker) for each in answers)
     assert sorted(hashes) == ["all of it", "open sesame"]
-    assert kinds(at_once(world, [("ann", f"guess {number}") for number in range(4)])) == (4, 0), "nothing was counted"
+    assert kinds(log_in_concurrently(world, [("ann", f"guess {number}") for number in range(4)])) == (4, 0), (
+        "nothing was counted"
+    )
 
 
 def test_password_from_a_forbidden_address_counts_as_wrong(world: World, hashes: list[str]) -> None:
@@ -109,9 +114,9 @@ def test_cached_password_is_no_oracle_for_a_throttled_address(world: World) -> N
     """A guesser got the right password of an active user at once, when all wrong ones had to wait."""
     assert world.login("ann", "open sesame").identity.user == "ann"
     guesser = Caller("192.0.2.1", 1, "http")
-    assert kinds(at_once(world, [("ann", f"guess {number}") for number in range(9)], guesser)) == (4, 5)
-    assert kinds(at_once(world, [("ann", "guess 9")], guesser)) == (1, 0)
-    assert kinds(at_once(world, [("ann", "open sesame"), ("ann", "guess 10")], guesser)) == (0, 2)
+    assert kinds(log_in_concurrently(world, [("ann", f"guess {number}") for number in range(9)], guesser)) == (4, 5)
+    assert kinds(log_in_concurrently(world, [("ann", "guess 9")], guesser)) == (1, 0)
+    assert kinds(log_in_concurrently(world, [("ann", "open sesame"), ("ann", "guess 10")], guesser)) == (0, 2)
     assert world.login("ann", "open sesame").identity.user == "ann", "others do not notice"
     world.lab.pass_time(60_000)
     assert world.login("ann", "open sesame", guesser).identity.user == "ann"
@@ -120,7 +125,7 @@ def test_cached_password_is_no_oracle_for_a_throttled_address(world: World) -> N
 def test_guesses_do_not_throttle_a_user_at_a_known_address(world: World) -> None:
     assert world.login("ann", "open sesame").identity.user == "ann"
     for _ in range(3):
-        at_once(world, [("ann", f"guess {number}") for number in range(9)])
+        log_in_concurrently(world, [("ann", f"guess {number}") for number in range(9)])
     with pytest.raises(TooMany):
         world.login("ann", "guess 9")
     assert world.login("ann", "open sesame").identity.user == "ann"
@@ -130,7 +135,7 @@ def test_guesses_do_not_throttle_a_user_at_a_known_address(world: World) -> None
 def test_throttled_logins_are_summed_in_the_audit(world: World) -> None:
     for turn in range(3):
         for number in range(20):
-            at_once(
+            log_in_concurrently(
                 world,
                 [("ann", f"guess {turn} {each}") for each in range(10)],
                 Caller(f"10.{turn}.{number}.1", 1, "http"),

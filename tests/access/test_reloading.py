@@ -12,7 +12,7 @@ from curbstone.core.errors import CurbstoneError
 from tests.kit.simulated import SimHost
 
 
-class ByHand(SimHost):
+class ManualHost(SimHost):
     """A host whose jobs begin at once and end when the test says so, in any order."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ def reloading(host: SimHost, file: Path, taken: list[str]) -> Reloading[str]:
 
 def test_latest_read_wins_whichever_finishes_first(tmp_path: Path) -> None:
     """Two reloads ran at once, and that of the older file could be the last to count."""
-    host, file, taken, reported = ByHand(), tmp_path / "file", list[str](), list[str]()
+    host, file, taken, reported = ManualHost(), tmp_path / "file", list[str](), list[str]()
     file.write_text("one")
     it = reloading(host, file, taken)
     it.reload(lambda error: reported.append(f"first {error}"))

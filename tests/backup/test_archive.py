@@ -38,7 +38,7 @@ def header_of(kind: bytes, size: int) -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT)
 
 
-def whole(*files: tuple[str, bytes], index: bytes | None = None, sums: bytes | None = None) -> bytes:
+def complete_archive(*files: tuple[str, bytes], index: bytes | None = None, sums: bytes | None = None) -> bytes:
     """Return a complete archive."""
     content = dict([(INDEX, encode_index({"queues": 0, "files": 0, "bytes": 0}) if index is None else index), *files])
     if sums is None:
@@ -46,7 +46,7 @@ def whole(*files: tuple[str, bytes], index: bytes | None = None, sums: bytes | N
     return b"".join([entry(name, data) for name, data in content.items()]) + entry(SUMS, sums) + END
 
 
-GOOD = whole((SEGMENT, b"segment"))
+GOOD = complete_archive((SEGMENT, b"segment"))
 
 SPARSE = b"2\n0\n1\n8589934591\n1\n".ljust(tarfile.BLOCKSIZE, b"\0") + bytes(tarfile.BLOCKSIZE)
 CRAFTED: dict[str, tuple[bytes, str]] = {
@@ -65,7 +65,7 @@ CRAFTED: dict[str, tuple[bytes, str]] = {
     "an offset of many digits": (entry(SEGMENT, CURBSTONE__offset="9" * 5000), "for a number"),
     "an offset below 0": (entry(SEGMENT, CURBSTONE__offset="-1"), "for a number"),
     "a file twice": (entry(SEGMENT) * 2, "twice"),
-    "an index that is deep": (whole(index=b"[" * 100_000), "not understood"),
+    "an index that is deep": (complete_archive(index=b"[" * 100_000), "not understood"),
     "an index that is large": (entry(INDEX, size=INDEX_BYTES_MAX + 1), "and can have"),
     "no index": (entry(SEGMENT) + entry(SUMS, encode_sums({SEGMENT: hashlib.sha256().hexdigest()})), "no index.json"),
     "checksums that are large": (entry(INDEX, b"{}") + entry(SUMS, size=5 * GIB), "and can have"),
@@ -121,12 +121,12 @@ def test_server_responses_are_read_with_the_same_bounds(
 
 
 def test_every_prefix_of_an_archive_is_refused(tmp_path: Path) -> None:
-    data = whole((SEGMENT, b"segment" * 300), (SEGMENT + "x", b""))
+    data = complete_archive((SEGMENT, b"segment" * 300), (SEGMENT + "x", b""))
     end = len(data) - 2 * tarfile.BLOCKSIZE
     for size in {*range(0, end, 97), end - 1}:
         with pytest.raises(BackupError):
             extract(io.BytesIO(data[:size]), tmp_path / str(size))
-    extract(io.BytesIO(data), tmp_path / "whole")
+    extract(io.BytesIO(data), tmp_path / "complete_archive")
 
 
 def test_offset_without_an_earlier_backup_is_damage(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     os.umask(before)
 
 
-def others_may(path: Path) -> list[str]:
+def accessible_to_others(path: Path) -> list[str]:
     """Return what anybody but the owner may do something with, or the owner may not read and write."""
     found = []
     for each in [path, *path.rglob("*")]:
@@ -179,6 +179,6 @@ def test_backups_and_restored_files_are_private_to_their_owner(tmp_path: Path, u
     assert here("restore", tmp_path / "b", tmp_path / "one queue", "--queue", "p/q") == (0, "")
     os.umask(0o022)
     for name in ("b.tar", "b", "b2", "from tar", "from directory", "one queue"):
-        assert others_may(tmp_path / name) == [], name
+        assert accessible_to_others(tmp_path / name) == [], name
     with unpacked(str(tmp_path / "b"), tmp_path / "x") as (data, _):
-        assert others_may(data) == []
+        assert accessible_to_others(data) == []

@@ -99,7 +99,7 @@ class Load:
         self._http.close()
         assert kind is not None or self.failure is None, self.failure
 
-    def goes_on(self, turns: int) -> None:
+    def wait_for_turns(self, turns: int) -> None:
         """Wait until so many more turns are done."""
         with self._turned:
             wanted = self.turns + turns
@@ -138,14 +138,14 @@ class Load:
 def test_backup_has_everything_confirmed_before_it_began(tmp_path: Path) -> None:
     """The queue is small: its segments are dropped, and their files would be used again, under the backup's hands."""
     with ServerProcess(tmp_path / "data", "--cap", "256KiB") as server, Load(server, "q") as load:
-        load.goes_on(20)
+        load.wait_for_turns(20)
         before: Path | None = None
         for number in range(2):
             confirmed, acked = set(load.confirmed), set(load.acked)
             target = tmp_path / f"backup{number}"
             backup(server, target, *(["--since", before] if before else []))
             acking = set(load.acking)
-            load.goes_on(5)
+            load.wait_for_turns(5)
             with restored(target, tmp_path / f"restored{number}") as other:
                 found = bodies(other, "q")
             assert found == sorted(set(found)), "twice, or out of order"

@@ -11,11 +11,11 @@ from tests.cluster.gateway import GatewayProcess
 from tests.cross_protocol.test_settled_elsewhere import (
     GONE,
     INDIVIDUAL,
-    Place,
-    heard,
-    place,
-    reported,
-    said,
+    SharedQueue,
+    receive,
+    send_command,
+    send_with_receipt,
+    shared_queue,
     test_event_stream_continues_when_stomp_settles_its_messages,
     test_http_and_stomp_settle_websocket_deliveries,
     test_http_nack_redelivers_a_stomp_delivery,
@@ -29,7 +29,7 @@ from tests.cross_protocol.test_settled_elsewhere import (
 from tests.kit.engine import WAIT_S
 
 __all__ = [
-    "place",
+    "shared_queue",
     "test_ids_of_a_dead_holder_are_stale",
     "test_stomp_settles_a_lease",
     "test_multi_queue_socket_and_others_settle_each_others_deliveries",
@@ -56,21 +56,21 @@ def shared(gateway: GatewayProcess) -> GatewayProcess:
 
 
 async def test_http_leases_are_shared_between_gateways_unlike_deliveries(
-    place: Place, two_gateways: tuple[GatewayProcess, GatewayProcess]
+    shared_queue: SharedQueue, two_gateways: tuple[GatewayProcess, GatewayProcess]
 ) -> None:
-    await place.publish("a", "b", "c")
-    lease = (await place.lease())[0]["ackId"]
+    await shared_queue.publish("a", "b", "c")
+    lease = (await shared_queue.lease())[0]["ackId"]
     async with httpx.AsyncClient(base_url=two_gateways[1].url, trust_env=False, timeout=WAIT_S) as http:
-        other = Place(two_gateways[1], http, place.name)
-        async with place.stomp(INDIVIDUAL) as peer, place.socket("ack&encoding=utf8&limit=1") as socket:
-            of_stomp, of_socket = (await peer.frame()).headers["ack"], (await heard(socket))["ackId"]
+        other = SharedQueue(two_gateways[1], http, shared_queue.name)
+        async with shared_queue.stomp(INDIVIDUAL) as peer, shared_queue.socket("ack&encoding=utf8&limit=1") as socket:
+            of_stomp, of_socket = (await peer.frame()).headers["ack"], (await receive(socket))["ackId"]
             held = [of_stomp, of_socket]
             assert await other.settle("ack", ackIds=held) == (0, held)
             async with other.socket("ack&encoding=utf8&limit=1&confirm=json") as elsewhere:
-                assert await said(elsewhere, ackId=lease) == {"stale": [lease]}
-                assert await said(elsewhere, ackId=of_stomp) == {"stale": [of_stomp]}
+                assert await send_command(elsewhere, ackId=lease) == {"stale": [lease]}
+                assert await send_command(elsewhere, ackId=of_stomp) == {"stale": [of_stomp]}
             async with other.stomp() as stranger:
-                assert (await reported(stranger, f"ACK\nid:{lease}")).headers["message"] == GONE
+                assert (await send_with_receipt(stranger, f"ACK\nid:{lease}")).headers["message"] == GONE
             assert await other.settle("ack", ackIds=[lease]) == (1, [])
-            assert await place.settle("ack", ackIds=[*held, lease]) == (2, [lease])
-            assert await place.left() == (0, 0)
+            assert await shared_queue.settle("ack", ackIds=[*held, lease]) == (2, [lease])
+            assert await shared_queue.counts() == (0, 0)

@@ -117,7 +117,7 @@ class Lab:
         with Client(self.server.url) as client:
             Clockwork(self.jobs, client, Done(self.state), wait, lambda: self.now).run()
 
-    def came(self) -> list[str]:
+    def minutes(self) -> list[str]:
         """Return the minutes of what is in the queue."""
         messages = httpx.get(f"{self.url}/messages").json()["messages"]
         return [message["x-msg-x-cron-time"][11:16] for message in messages]
@@ -133,15 +133,15 @@ def test_each_run_is_published_once_across_processes_and_restarts(tmp_path: Path
     other = Lab(tmp_path, server, job(), state="other")
     lab.live(2)
     other.live(2)
-    assert lab.came() == []
+    assert lab.minutes() == []
     lab.live(1, 1, 5, 5)
-    assert lab.came() == ["10:20", "10:30"]
+    assert lab.minutes() == ["10:20", "10:30"]
     lab.live()
     other.live(9, 5)
-    assert lab.came() == ["10:20", "10:30"]
+    assert lab.minutes() == ["10:20", "10:30"]
     lab.state.unlink()
     lab.live()
-    assert lab.came() == ["10:20", "10:30"], "the server knows it, too"
+    assert lab.minutes() == ["10:20", "10:30"], "the server knows it, too"
     (first, _) = httpx.get(f"{lab.url}/messages").json()["messages"]
     assert (json.loads(first["message"]), first["x-msg-x-kind"], first["x-msg-x-cron-job"]) == ({"n": 1}, "x", "tick")
     assert first["Content-Type"] == "application/json"
@@ -158,18 +158,18 @@ def test_missed_runs_are_caught_up_as_configured(
     lab.live()
     lab.now += timedelta(minutes=57)
     lab.live()
-    assert lab.came() == expected
+    assert lab.minutes() == expected
 
 
 def test_run_is_skipped_while_the_previous_waits(tmp_path: Path, server: ServerProcess) -> None:
     lab = Lab(tmp_path, server, job(alone="true"))
     lab.live(3, 10, 10)
-    assert lab.came() == ["10:20"]
+    assert lab.minutes() == ["10:20"]
     assert httpx.delete(f"{lab.url}/messages").status_code == 200
     lab.live()
-    assert lab.came() == [], "what was left out is not made up for"
+    assert lab.minutes() == [], "what was left out is not made up for"
     lab.live(10)
-    assert lab.came() == ["10:50"]
+    assert lab.minutes() == ["10:50"]
 
 
 def test_cron_waits_for_an_unreachable_server(tmp_path: Path, server: ServerProcess) -> None:
@@ -179,7 +179,7 @@ def test_cron_waits_for_an_unreachable_server(tmp_path: Path, server: ServerProc
     lab.live(4, 0.1)
     server.restart(same_ports=True)
     lab.live()
-    assert lab.came() == ["10:20"]
+    assert lab.minutes() == ["10:20"]
 
 
 def test_cron_command_runs_until_stopped(tmp_path: Path, server: ServerProcess) -> None:

@@ -16,7 +16,7 @@ UNNAMED = ""
 
 
 @dataclass
-class Place:
+class GroupEntry:
     """A message in one group."""
 
     tries: int = 0
@@ -46,7 +46,7 @@ class Held:
     expires_ms: int
     key: str = ""
     priority: int = 4
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, GroupEntry] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, order=True)
@@ -82,11 +82,11 @@ class Model:
         self.passed: set[tuple[str, str]] = set()
         """Groups and keys of which a message was settled: the next one comes when that is on disk."""
         self.unsure: set[int] = set()
-        """What died without having been handed out since a restart: see `Place.is_unsure`."""
+        """What died without having been handed out since a restart: see `GroupEntry.is_unsure`."""
 
     # --- looking
 
-    def places(self, group: str) -> dict[int, Place]:
+    def unsettled(self, group: str) -> dict[int, GroupEntry]:
         """Return what is unsettled in a group, in the order of seq."""
         held = sorted(self.messages.items())
         return {seq: message.places[group] for seq, message in held if group in message.places}
@@ -95,7 +95,7 @@ class Model:
         """Return what may be handed out, by seq."""
         ready: list[int] = []
         if self.key_limit != 1:
-            places = self.places(group)
+            places = self.unsettled(group)
             wip = Counter(self.messages[seq].key for seq, place in places.items() if place.is_wip)
             most = self.key_limit or len(places)
             return [
@@ -104,7 +104,7 @@ class Model:
                 if place.state == "rdy" and (not (key := self.messages[seq].key) or wip[key] < most)
             ]
         keys = {key for name, key in self.passed if name == group}
-        for seq, place in self.places(group).items():
+        for seq, place in self.unsettled(group).items():
             key = self.messages[seq].key
             if key not in keys and place.state == "rdy":
                 ready.append(seq)
@@ -119,18 +119,18 @@ class Model:
             return min(ready, default=0)
         return min(ready, key=lambda seq: (-self.messages[seq].priority, seq), default=0)
 
-    def has_place(self, group: str) -> bool:
+    def has_capacity(self, group: str) -> bool:
         """Return whether one more may be handed out."""
         return not self.in_flight or self.counts(group)[1] < self.in_flight
 
     def counts(self, group: str) -> tuple[int, int, int]:
         """Return how many are rdy, wip and delayed."""
-        states = [place.state for place in self.places(group).values()]
+        states = [place.state for place in self.unsettled(group).values()]
         return states.count("rdy"), states.count("wip"), states.count("delayed")
 
     def by_priority(self, group: str) -> dict[int, int]:
         """Return how many are unsettled, by priority; nothing if all have 4."""
-        counts = Counter(self.messages[seq].priority for seq in self.places(group))
+        counts = Counter(self.messages[seq].priority for seq in self.unsettled(group))
         return {} if set(counts) <= {4} else dict(counts)
 
     @property
@@ -164,7 +164,7 @@ class Model:
             expires_ms = self.now_ms + ttl_ms if ttl_ms else 0
             held = self.messages[seq] = Held(body, expires_ms, key, 4 if key and self.key_limit == 1 else priority)
             for group in groups or (UNNAMED, *self.declared):
-                held.places[group] = Place(due_ms=due_ms)
+                held.places[group] = GroupEntry(due_ms=due_ms)
         return seqs
 
     def publish_named(self, name: str, body: bytes, *, key: str, delay_ms: int, groups: tuple[str, ...]) -> int:
@@ -186,27 +186,27 @@ class Model:
         self.latest[name] = seq
         return seq
 
-    def hand_out(self, group: str, room: int) -> list[int]:
+    def deliver(self, group: str, room: int) -> list[int]:
         """Hand out what is ready up to `room`, and then what has its turn because of that."""
-        taken = self.hand_out_once(group, room)
+        taken = self.deliver_once(group, room)
         while len(taken) < room and any(name == group for name, _ in self.passed):
             self.passed = {passed for passed in self.passed if passed[0] != group}
-            taken += self.hand_out_once(group, room - len(taken))
+            taken += self.deliver_once(group, room - len(taken))
         return taken
 
-    def hand_out_instead(self, group: str, expected: list[int], given: list[int]) -> None:
+    def deliver_instead(self, group: str, expected: list[int], given: list[int]) -> None:
         """Where others had room, and what has its turn now was there sooner: as many, and each might have come."""
-        self.take_back(group, [*set(expected) - set(given)])
+        self.undo_delivery(group, [*set(expected) - set(given)])
         self.passed.clear()
         for seq in sorted(set(given) - set(expected)):
             assert seq in self.ready(group), f"given in {group!r}: {sorted(given)}, but {seq} has to wait"
             self.messages[seq].places[group].is_wip = True
             self.handed[group] = self.handed.get(group, 0) + 1
 
-    def hand_out_once(self, group: str, room: int) -> list[int]:
+    def deliver_once(self, group: str, room: int) -> list[int]:
         """Hand out what is ready, up to `room`; what was tried too often dies on the way."""
         taken: list[int] = []
-        while len(taken) < room and self.has_place(group) and (seq := self.next(group)):
+        while len(taken) < room and self.has_capacity(group) and (seq := self.next(group)):
             place = self.messages[seq].places[group]
             if self.max_tries and place.tries >= self.max_tries:
                 self.die(group, seq, "max_tries", place.tries, "")
@@ -216,7 +216,7 @@ class Model:
                 self.handed[group] = self.handed.get(group, 0) + 1
         return taken
 
-    def take_back(self, group: str, seqs: list[int]) -> None:
+    def undo_delivery(self, group: str, seqs: list[int]) -> None:
         """These were not handed out after all."""
         for seq in seqs:
             self.messages[seq].places[group].is_wip = False

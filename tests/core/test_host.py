@@ -67,7 +67,7 @@ class Jobs:
         thread.start()
         thread.join()
 
-    async def until(self, *reported: object) -> None:
+    async def wait_until_reported(self, *reported: object) -> None:
         """Wait until just this was reported."""
         async with asyncio.timeout(60):
             while len(self.reported) < len(reported):
@@ -90,14 +90,14 @@ def test_job_is_reported_when_the_barrier_reaches_its_mark() -> None:
         jobs.write(7)
         jobs.write(5)
         jobs.write(0)  # one that only reads
-        await jobs.until(0)
+        await jobs.wait_until_reported(0)
         jobs.allow(5)
-        await jobs.until(0, 5)
+        await jobs.wait_until_reported(0, 5)
         jobs.write(6)
         jobs.write(4)
-        await jobs.until(0, 5, 4)
+        await jobs.wait_until_reported(0, 5, 4)
         jobs.allow(7)
-        await jobs.until(0, 5, 4, 6, 7)
+        await jobs.wait_until_reported(0, 5, 4, 6, 7)
 
     run(test)
 
@@ -105,7 +105,7 @@ def test_job_is_reported_when_the_barrier_reaches_its_mark() -> None:
 def test_failed_job_is_reported_without_the_barrier() -> None:
     async def test(jobs: Jobs) -> None:
         jobs.fail(7)
-        await jobs.until("the disk fails")
+        await jobs.wait_until_reported("the disk fails")
 
     run(test)
 
@@ -121,9 +121,9 @@ def test_exclusive_job_waits_for_jobs_behind_the_barrier() -> None:
         await asyncio.to_thread(lambda: None)
         assert not jobs.reported
         jobs.allow(7)
-        await jobs.until(7, "alone", 0)
+        await jobs.wait_until_reported(7, "alone", 0)
         jobs.allow(8)
-        await jobs.until(7, "alone", 0, 8)
+        await jobs.wait_until_reported(7, "alone", 0, 8)
 
     run(test)
 
@@ -132,6 +132,6 @@ def test_without_a_barrier_every_job_is_reported_when_it_has_ended() -> None:
     async def test(jobs: Jobs) -> None:
         jobs.host.barrier = None
         jobs.host.submit(lambda: "result", lambda result, _error: jobs.report(result))
-        await jobs.until("result")
+        await jobs.wait_until_reported("result")
 
     run(test)

@@ -201,7 +201,7 @@ class History:
                 self.model.reject(taker.group, seq, "bad")
             taker.peer.reject(*seqs, error="bad")
 
-    def settle_what_is_not_held(self) -> None:
+    def settle_unheld(self) -> None:
         """One wrong seq among good ones: an error, and nothing changes."""
         if self.takers:
             taker = self.dice.choice(self.takers)
@@ -236,13 +236,15 @@ class History:
     def lease(self) -> None:
         """Take a few for a while."""
         group, count = self.dice.choice(GROUPS), self.dice.choice([1, 3, 20])
-        ready = self.model.hand_out_once(group, count)
+        ready = self.model.deliver_once(group, count)
         leases = self.lab.lease(self.queue, count, LEASE_MS, group)
         seqs = [lease.delivery.message.seq for lease in leases]
         self.say(f"{seqs} in {group!r}")
         assert seqs == ready[: len(seqs)], "not the first that were ready"
         assert bool(seqs) == bool(ready)
-        self.model.take_back(group, ready[len(seqs) :])  # "up to": what must be read first may come with the next call
+        self.model.undo_delivery(
+            group, ready[len(seqs) :]
+        )  # "up to": what must be read first may come with the next call
         for lease in leases:
             self.check_delivery(lease.delivery, group)
             self.leases[lease.token] = (lease, group, self.model.now_ms + LEASE_MS)
@@ -279,7 +281,7 @@ class History:
     def pop(self) -> None:
         """Take one for good."""
         group = self.dice.choice(GROUPS)
-        ready = self.model.hand_out_once(group, 1)
+        ready = self.model.deliver_once(group, 1)
         expected = self.model.messages[ready[0]].body if ready else None
         self.say(f"{ready} in {group!r}")
         assert self.lab.pop(self.queue, group) == expected
@@ -291,7 +293,7 @@ class History:
     def settle_by_id(self) -> None:
         """In whatever state it is."""
         seq = self.dice.randrange(1, self.model.next_seq + 1)
-        there = seq in self.model.places(UNNAMED)
+        there = seq in self.model.unsettled(UNNAMED)
         self.say(f"{seq}, {'there' if there else 'not there'}")
         if there:
             self.model.settle(UNNAMED, seq)
@@ -374,7 +376,7 @@ class History:
     def check_tries(self) -> None:
         """What was held at the end counts as delivered once more."""
         for group in GROUPS:
-            for seq, place in self.model.places(group).items():
+            for seq, place in self.model.unsettled(group).items():
                 tries = self.queue.index.groups[group].tries_of(seq)  # no public call tells without taking
                 assert tries in place.possible_tries, f"tries of {seq} in {group!r}"
 
@@ -384,7 +386,7 @@ class History:
         """Hand out in the model what there is room for, and compare with what the consumers were given."""
         for group in GROUPS:
             takers = [taker for taker in self.takers if taker.group == group]
-            expected = self.model.hand_out(group, sum(taker.room for taker in takers))
+            expected = self.model.deliver(group, sum(taker.room for taker in takers))
             given: list[int] = []
             for taker in takers:
                 news = taker.news()
@@ -400,7 +402,7 @@ class History:
                 for delivery in news:
                     self.check_delivery(delivery, group)
             if self.keys != [""] and len(given) == len(expected):
-                self.model.hand_out_instead(group, expected, given)
+                self.model.deliver_instead(group, expected, given)
             else:
                 assert sorted(given) == sorted(expected), f"given in {group!r}: {sorted(given)} for {sorted(expected)}"
         self.model.passed.clear()
@@ -457,7 +459,7 @@ ACTIONS: list[Callable[[History], None]] = [
     History.subscribe,
     History.settle,
     History.settle,
-    History.settle_what_is_not_held,
+    History.settle_unheld,
     History.leave,
     History.lease,
     History.settle_leases,

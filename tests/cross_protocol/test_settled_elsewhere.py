@@ -46,7 +46,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield process
 
 
-class Place:
+class SharedQueue:
     """A queue of its own, and its clients."""
 
     def __init__(self, server: ServerProcess, http: httpx.AsyncClient, name: str) -> None:
@@ -70,7 +70,7 @@ class Place:
         assert reply.status_code == 200, reply.text
         return reply.json()["settled"], reply.json()["stale"]
 
-    async def left(self) -> tuple[int, int]:
+    async def counts(self) -> tuple[int, int]:
         """Return how many messages are ready, and how many are held."""
         info = (await self.http.get(self.path)).json()
         return info["rdy"], info["wip"]
@@ -95,160 +95,165 @@ class Place:
 
 
 @pytest.fixture
-async def place(shared: ServerProcess, request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+async def shared_queue(shared: ServerProcess, request: pytest.FixtureRequest) -> AsyncIterator[SharedQueue]:
     async with httpx.AsyncClient(base_url=shared.url, trust_env=False, timeout=WAIT_S) as http:
-        place = Place(shared, http, "".join(filter(str.isalnum, request.node.name))[:60])
-        await http.put(place.path, json={"nack_delay": 0})
-        yield place
+        shared_queue = SharedQueue(shared, http, "".join(filter(str.isalnum, request.node.name))[:60])
+        await http.put(shared_queue.path, json={"nack_delay": 0})
+        yield shared_queue
 
 
 INDIVIDUAL = "ack:client-individual\nprefetch-count:1\n"
 
 
-async def reported(peer: Peer, frame: str) -> Received:
+async def send_with_receipt(peer: Peer, frame: str) -> Received:
     """Send a frame with a receipt; return the answer."""
     await peer.send(f"{frame}\nreceipt:r\n\n\0".encode())
     return await peer.frame()
 
 
-async def said(socket: ClientConnection, **command: object) -> dict[str, Any]:
+async def send_command(socket: ClientConnection, **command: object) -> dict[str, Any]:
     """Send a command; return the answer."""
     await socket.send(json.dumps(command))
-    return await heard(socket)
+    return await receive(socket)
 
 
-async def heard(socket: ClientConnection) -> dict[str, Any]:
+async def receive(socket: ClientConnection) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), WAIT_S))
     return answer
 
 
-async def test_stomp_settles_a_lease(place: Place) -> None:
-    await place.publish("a", "b", "c")
-    acked, returned, rejected = [message["ackId"] for message in await place.lease(3)]
-    async with place.stomp() as peer:
-        assert (await reported(peer, f"ACK\nid:{acked}")).command == "RECEIPT"
-        assert (await reported(peer, f"NACK\nid:{rejected}\nrequeue:false")).command == "RECEIPT"
-        assert await place.left() == (0, 1)
-        assert (await reported(peer, f"NACK\nid:{returned}\nx-delta-t:0")).command == "RECEIPT"
-        assert await place.settle("ack", ackIds=[acked, returned, rejected]) == (0, [acked, returned, rejected])
-        (again,) = await place.lease()
+async def test_stomp_settles_a_lease(shared_queue: SharedQueue) -> None:
+    await shared_queue.publish("a", "b", "c")
+    acked, returned, rejected = [message["ackId"] for message in await shared_queue.lease(3)]
+    async with shared_queue.stomp() as peer:
+        assert (await send_with_receipt(peer, f"ACK\nid:{acked}")).command == "RECEIPT"
+        assert (await send_with_receipt(peer, f"NACK\nid:{rejected}\nrequeue:false")).command == "RECEIPT"
+        assert await shared_queue.counts() == (0, 1)
+        assert (await send_with_receipt(peer, f"NACK\nid:{returned}\nx-delta-t:0")).command == "RECEIPT"
+        assert await shared_queue.settle("ack", ackIds=[acked, returned, rejected]) == (0, [acked, returned, rejected])
+        (again,) = await shared_queue.lease()
         assert (again["message"], again["tries"]) == ("b", 1)
-        error = await reported(peer, f"ACK\nid:{acked}")
+        error = await send_with_receipt(peer, f"ACK\nid:{acked}")
         assert (error.command, error.headers["message"], error.headers["receipt-id"]) == ("ERROR", GONE, "r")
 
 
-async def test_transaction_does_not_settle_deliveries_after_its_ack(place: Place) -> None:
+async def test_transaction_does_not_settle_deliveries_after_its_ack(shared_queue: SharedQueue) -> None:
     """A COMMIT acked the redelivery of what was given back over HTTP between ACK and COMMIT."""
-    await place.publish("a")
-    async with place.stomp(INDIVIDUAL, "x-features:refusals\n") as peer:
+    await shared_queue.publish("a")
+    async with shared_queue.stomp(INDIVIDUAL, "x-features:refusals\n") as peer:
         first = (await peer.frame()).headers["ack"]
         await peer.send(b"BEGIN\ntransaction:t\n\n\0")
-        assert (await reported(peer, f"ACK\nid:{first}\ntransaction:t")).command == "RECEIPT"
-        assert await place.settle("nack", ackIds=[first], delay=0) == (1, [])
+        assert (await send_with_receipt(peer, f"ACK\nid:{first}\ntransaction:t")).command == "RECEIPT"
+        assert await shared_queue.settle("nack", ackIds=[first], delay=0) == (1, [])
         again = await peer.frame()
         assert (again.command, again.headers["x-tries"]) == ("MESSAGE", "1")
-        refused = await reported(peer, "COMMIT\ntransaction:t")
+        refused = await send_with_receipt(peer, "COMMIT\ntransaction:t")
         assert refused.headers["x-error"].endswith(" is not unsettled here any more")
-        assert await place.left() == (0, 1)
-        assert (await reported(peer, f"ACK\nid:{again.headers['ack']}")).command == "RECEIPT"
-        assert await place.left() == (0, 0)
+        assert await shared_queue.counts() == (0, 1)
+        assert (await send_with_receipt(peer, f"ACK\nid:{again.headers['ack']}")).command == "RECEIPT"
+        assert await shared_queue.counts() == (0, 0)
 
 
-async def test_http_settles_a_stomp_delivery_and_frees_its_window(place: Place) -> None:
-    await place.publish("a", "b", "c", "d")
-    async with place.stomp(INDIVIDUAL) as peer:
+async def test_http_settles_a_stomp_delivery_and_frees_its_window(shared_queue: SharedQueue) -> None:
+    await shared_queue.publish("a", "b", "c", "d")
+    async with shared_queue.stomp(INDIVIDUAL) as peer:
         first = (await peer.frame()).headers["ack"]
-        assert await place.settle("ack", ackIds=[first]) == (1, [])
+        assert await shared_queue.settle("ack", ackIds=[first]) == (1, [])
         second = (await peer.frame()).headers["ack"]
-        assert await place.settle("settle", ack=[second]) == (1, [])
+        assert await shared_queue.settle("settle", ack=[second]) == (1, [])
         third = (await peer.frame()).headers["ack"]
-        assert (await place.http.delete(f"{place.path}/leases/{third}")).status_code == 204
-        assert (await place.http.delete(f"{place.path}/leases/{third}")).status_code == 404
+        assert (await shared_queue.http.delete(f"{shared_queue.path}/leases/{third}")).status_code == 204
+        assert (await shared_queue.http.delete(f"{shared_queue.path}/leases/{third}")).status_code == 404
         fourth = await peer.frame()
-        assert (fourth.body, await place.settle("ack", ackIds=[first, second, third])) == (
+        assert (fourth.body, await shared_queue.settle("ack", ackIds=[first, second, third])) == (
             b"d",
             (0, [first, second, third]),
         )
-        assert (await reported(peer, f"ACK\nid:{fourth.headers['ack']}")).command == "RECEIPT"
-        assert await place.left() == (0, 0)
-        assert (await reported(peer, f"ACK\nid:{first}")).headers["message"] == GONE
+        assert (await send_with_receipt(peer, f"ACK\nid:{fourth.headers['ack']}")).command == "RECEIPT"
+        assert await shared_queue.counts() == (0, 0)
+        assert (await send_with_receipt(peer, f"ACK\nid:{first}")).headers["message"] == GONE
 
 
-async def test_http_nack_redelivers_a_stomp_delivery(place: Place) -> None:
-    await place.publish("a")
-    async with place.stomp(INDIVIDUAL) as peer:
+async def test_http_nack_redelivers_a_stomp_delivery(shared_queue: SharedQueue) -> None:
+    await shared_queue.publish("a")
+    async with shared_queue.stomp(INDIVIDUAL) as peer:
         first = await peer.frame()
         asked = {"nack": [{"ackId": first.headers["ack"], "delay": 0, "error": "not now"}]}
-        assert await place.settle("settle", **asked) == (1, [])
+        assert await shared_queue.settle("settle", **asked) == (1, [])
         second = await peer.frame()
         assert (second.body, second.headers["x-tries"]) == (b"a", "1")
-        assert await place.settle("settle", **asked) == (0, [first.headers["ack"]]), "the first delivery has ended"
-        assert await place.settle("nack", ackIds=[second.headers["ack"]], reject=True) == (1, [])
-        assert await place.left() == (0, 0)
+        assert await shared_queue.settle("settle", **asked) == (0, [first.headers["ack"]]), (
+            "the first delivery has ended"
+        )
+        assert await shared_queue.settle("nack", ackIds=[second.headers["ack"]], reject=True) == (1, [])
+        assert await shared_queue.counts() == (0, 0)
 
 
-async def test_settling_elsewhere_is_not_cumulative_in_client_mode(place: Place) -> None:
-    await place.publish("a", "b", "c")
-    async with place.stomp("ack:client\n") as peer:
+async def test_settling_elsewhere_is_not_cumulative_in_client_mode(shared_queue: SharedQueue) -> None:
+    await shared_queue.publish("a", "b", "c")
+    async with shared_queue.stomp("ack:client\n") as peer:
         ids = [(await peer.frame()).headers["ack"] for _ in range(3)]
-        assert await place.settle("ack", ackIds=[ids[1]]) == (1, [])
-        assert await place.left() == (0, 2)
-        assert (await reported(peer, f"ACK\nid:{ids[2]}")).command == "RECEIPT"
-        assert await place.left() == (0, 0)
+        assert await shared_queue.settle("ack", ackIds=[ids[1]]) == (1, [])
+        assert await shared_queue.counts() == (0, 2)
+        assert (await send_with_receipt(peer, f"ACK\nid:{ids[2]}")).command == "RECEIPT"
+        assert await shared_queue.counts() == (0, 0)
 
 
-async def test_http_and_stomp_settle_websocket_deliveries(place: Place) -> None:
-    await place.publish("a", "b", "c")
-    async with place.socket("ack&confirm=json&encoding=utf8&limit=1&lease=600") as socket, place.stomp() as peer:
-        first = (await heard(socket))["ackId"]
-        assert await place.settle("ack", ackIds=[first]) == (1, [])
-        second = (await heard(socket))["ackId"]
-        assert (await reported(peer, f"ACK\nid:{second}")).command == "RECEIPT"
-        third = await heard(socket)
-        assert await said(socket, ackId=first) == {"stale": [first]}
-        assert await said(socket, ackToId=third["ackId"]) == {"settled": [third["ackId"]]}
-        assert await place.settle("ack", ackIds=[third["ackId"]]) == (0, [third["ackId"]])
-        assert await place.left() == (0, 0)
+async def test_http_and_stomp_settle_websocket_deliveries(shared_queue: SharedQueue) -> None:
+    await shared_queue.publish("a", "b", "c")
+    async with (
+        shared_queue.socket("ack&confirm=json&encoding=utf8&limit=1&lease=600") as socket,
+        shared_queue.stomp() as peer,
+    ):
+        first = (await receive(socket))["ackId"]
+        assert await shared_queue.settle("ack", ackIds=[first]) == (1, [])
+        second = (await receive(socket))["ackId"]
+        assert (await send_with_receipt(peer, f"ACK\nid:{second}")).command == "RECEIPT"
+        third = await receive(socket)
+        assert await send_command(socket, ackId=first) == {"stale": [first]}
+        assert await send_command(socket, ackToId=third["ackId"]) == {"settled": [third["ackId"]]}
+        assert await shared_queue.settle("ack", ackIds=[third["ackId"]]) == (0, [third["ackId"]])
+        assert await shared_queue.counts() == (0, 0)
 
 
-async def test_websocket_settles_leases_and_deliveries_of_others(place: Place) -> None:
-    await place.publish("a", "b", "c")
-    (lease,) = await place.lease()
+async def test_websocket_settles_leases_and_deliveries_of_others(shared_queue: SharedQueue) -> None:
+    await shared_queue.publish("a", "b", "c")
+    (lease,) = await shared_queue.lease()
     query = "ack&encoding=utf8&limit=1"
-    async with place.stomp(INDIVIDUAL) as peer, place.socket(query) as other:
-        of_stomp, of_other = (await peer.frame()).headers["ack"], (await heard(other))["ackId"]
-        async with place.socket(f"{query}&confirm=json") as socket:
-            assert await said(socket, ackId=lease["ackId"]) == {"settled": [lease["ackId"]]}
-            assert await said(socket, rejectId=of_stomp, error="bad") == {"settled": [of_stomp]}
-            assert await said(socket, ackToId=of_other) == {"stale": [of_other]}, "only what is delivered here"
-            assert await said(socket, ackId=of_other) == {"settled": [of_other]}
-            assert await said(socket, ackId=of_other) == {"stale": [of_other]}
-            assert await place.left() == (0, 0)
+    async with shared_queue.stomp(INDIVIDUAL) as peer, shared_queue.socket(query) as other:
+        of_stomp, of_other = (await peer.frame()).headers["ack"], (await receive(other))["ackId"]
+        async with shared_queue.socket(f"{query}&confirm=json") as socket:
+            assert await send_command(socket, ackId=lease["ackId"]) == {"settled": [lease["ackId"]]}
+            assert await send_command(socket, rejectId=of_stomp, error="bad") == {"settled": [of_stomp]}
+            assert await send_command(socket, ackToId=of_other) == {"stale": [of_other]}, "only what is delivered here"
+            assert await send_command(socket, ackId=of_other) == {"settled": [of_other]}
+            assert await send_command(socket, ackId=of_other) == {"stale": [of_other]}
+            assert await shared_queue.counts() == (0, 0)
 
 
-async def test_multi_queue_socket_and_others_settle_each_others_deliveries(place: Place) -> None:
-    await place.publish("a", "b", "c")
-    (lease,) = await place.lease()
-    url = f"{place.server.url.replace('http', 'ws', 1)}/v2/default/queues"
+async def test_multi_queue_socket_and_others_settle_each_others_deliveries(shared_queue: SharedQueue) -> None:
+    await shared_queue.publish("a", "b", "c")
+    (lease,) = await shared_queue.lease()
+    url = f"{shared_queue.server.url.replace('http', 'ws', 1)}/v2/default/queues"
     async with connect(url, subprotocols=[Subprotocol("queues")], compression=None, proxy=None) as socket:
-        assert await said(socket, ackId=lease["ackId"]) == {"settled": [lease["ackId"]]}
-        assert await said(socket, ackId=lease["ackId"]) == {"stale": [lease["ackId"]]}
-        await socket.send(json.dumps({"subscribe": place.name, "ack": True, "limit": 1, "encoding": "utf8"}))
+        assert await send_command(socket, ackId=lease["ackId"]) == {"settled": [lease["ackId"]]}
+        assert await send_command(socket, ackId=lease["ackId"]) == {"stale": [lease["ackId"]]}
+        await socket.send(json.dumps({"subscribe": shared_queue.name, "ack": True, "limit": 1, "encoding": "utf8"}))
         ids: list[str] = []
         while len(ids) < 2:  # the second comes when the first was settled
-            answer = await heard(socket)
+            answer = await receive(socket)
             if "ackId" in answer:
                 ids.append(answer["ackId"])
-                assert await place.settle("ack", ackIds=ids[-1:]) == (1, [])
-    assert await place.left() == (0, 0)
+                assert await shared_queue.settle("ack", ackIds=ids[-1:]) == (1, [])
+    assert await shared_queue.counts() == (0, 0)
 
 
-async def test_event_stream_continues_when_stomp_settles_its_messages(place: Place) -> None:
-    await place.publish("a", "b")
+async def test_event_stream_continues_when_stomp_settles_its_messages(shared_queue: SharedQueue) -> None:
+    await shared_queue.publish("a", "b")
     async with (
-        place.stomp() as peer,
-        place.http.stream(
-            "GET", f"{place.path}/messages?limit=1&seconds=600", headers={"accept": "text/event-stream"}
+        shared_queue.stomp() as peer,
+        shared_queue.http.stream(
+            "GET", f"{shared_queue.path}/messages?limit=1&seconds=600", headers={"accept": "text/event-stream"}
         ) as stream,
     ):
         lines = stream.aiter_lines()
@@ -257,28 +262,28 @@ async def test_event_stream_continues_when_stomp_settles_its_messages(place: Pla
             line = await asyncio.wait_for(anext(lines), WAIT_S)
             if line.startswith("id: "):
                 ids.append(line[4:])
-                assert (await reported(peer, f"ACK\nid:{ids[-1]}")).command == "RECEIPT"
-    assert await place.left() == (0, 0)
+                assert (await send_with_receipt(peer, f"ACK\nid:{ids[-1]}")).command == "RECEIPT"
+    assert await shared_queue.counts() == (0, 0)
 
 
-async def test_ids_of_a_dead_holder_are_stale(place: Place) -> None:
-    await place.publish("a", "b")
-    async with place.stomp(INDIVIDUAL) as peer:
+async def test_ids_of_a_dead_holder_are_stale(shared_queue: SharedQueue) -> None:
+    await shared_queue.publish("a", "b")
+    async with shared_queue.stomp(INDIVIDUAL) as peer:
         of_stomp = (await peer.frame()).headers["ack"]
-        async with place.socket("ack&encoding=utf8&limit=1") as socket:
-            of_socket = (await heard(socket))["ackId"]
+        async with shared_queue.socket("ack&encoding=utf8&limit=1") as socket:
+            of_socket = (await receive(socket))["ackId"]
     back: list[dict[str, Any]] = []
     while len(back) < 2:  # each returns when the server has seen its holder go
-        back += await place.lease(2 - len(back))
-    assert await place.settle("ack", ackIds=[of_stomp, of_socket]) == (0, [of_stomp, of_socket])
+        back += await shared_queue.lease(2 - len(back))
+    assert await shared_queue.settle("ack", ackIds=[of_stomp, of_socket]) == (0, [of_stomp, of_socket])
     assert sorted((each["message"], each["tries"]) for each in back) == [("a", 1), ("b", 1)]
-    assert await place.settle("ack", ackIds=[each["ackId"] for each in back]) == (2, [])
+    assert await shared_queue.settle("ack", ackIds=[each["ackId"] for each in back]) == (2, [])
 
 
-async def test_one_of_two_concurrent_settles_wins(place: Place) -> None:
+async def test_one_of_two_concurrent_settles_wins(shared_queue: SharedQueue) -> None:
     count = 200
-    await place.publish(*[str(number) for number in range(count)])
-    async with place.stomp("ack:client-individual\nprefetch-count:1000\n", "x-features:refusals\n") as peer:
+    await shared_queue.publish(*[str(number) for number in range(count)])
+    async with shared_queue.stomp("ack:client-individual\nprefetch-count:1000\n", "x-features:refusals\n") as peer:
         ids = [(await peer.frame()).headers["ack"] for _ in range(count)]
 
         async def over_stomp() -> set[str]:
@@ -299,7 +304,7 @@ async def test_one_of_two_concurrent_settles_wins(place: Place) -> None:
             won = set()
             for start in range(count, 0, -10):
                 some = ids[start - 10 : start]
-                settled, stale = await place.settle("ack", ackIds=some)
+                settled, stale = await shared_queue.settle("ack", ackIds=some)
                 assert settled + len(stale) == len(some)
                 won |= set(some) - set(stale)
             return won
@@ -307,17 +312,17 @@ async def test_one_of_two_concurrent_settles_wins(place: Place) -> None:
         by_stomp, by_http = await asyncio.gather(over_stomp(), over_http())
         assert not by_stomp & by_http
         assert by_stomp | by_http == set(ids)
-        assert await place.left() == (0, 0)
+        assert await shared_queue.counts() == (0, 0)
 
 
-async def test_transaction_settles_only_deliveries_of_its_connection(place: Place) -> None:
-    await place.publish("a")
-    (lease,) = await place.lease()
-    async with place.stomp() as peer:
+async def test_transaction_settles_only_deliveries_of_its_connection(shared_queue: SharedQueue) -> None:
+    await shared_queue.publish("a")
+    (lease,) = await shared_queue.lease()
+    async with shared_queue.stomp() as peer:
         await peer.send(b"BEGIN\ntransaction:t\n\n\0")
-        error = await reported(peer, f"ACK\ntransaction:t\nid:{lease['ackId']}")
+        error = await send_with_receipt(peer, f"ACK\ntransaction:t\nid:{lease['ackId']}")
         assert error.headers["message"] == "a transaction can settle only deliveries of its own connection"
-    assert await place.settle("ack", ackIds=[lease["ackId"]]) == (1, [])
+    assert await shared_queue.settle("ack", ackIds=[lease["ackId"]]) == (1, [])
 
 
 @pytest.fixture(scope="module")

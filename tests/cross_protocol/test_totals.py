@@ -112,7 +112,7 @@ async def over_mq(server: ServerProcess, client: httpx.AsyncClient) -> None:
 async def over_mqks(server: ServerProcess, client: httpx.AsyncClient) -> None:
     peer = await MqksPeer.open(server.mqks)
     await peer.confirm("r rebind --confirm mqks event", "a publish --confirm event a", "b publish --confirm event b")
-    await peer.ask("c consume mqks --manual-ack --window=1")
+    await peer.request("c consume mqks --manual-ack --window=1")
     peer.send("s reject c a")
     assert await peer.line() == "c ok a event=event,retry=1 a"
     peer.send("t ack --confirm c a")

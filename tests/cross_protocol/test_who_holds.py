@@ -79,7 +79,7 @@ class Stomp:
         self.line.send(f"SUBSCRIBE\nid:s-1\ndestination:/queue/{queue}\nack:client-individual\n{more}receipt:r\n\n\0")
         self.peer = "127.0.0.1:{1}".format(*self.line.socket.getsockname())
 
-    def hears(self, text: str) -> None:
+    def read_until(self, text: str) -> None:
         """Read until this was sent."""
         found = b""
         while text.encode() not in found:
@@ -100,7 +100,7 @@ def test_holder_info_names_the_client_on_each_protocol(world: GuardedServer) -> 
     with ExitStack() as stack:
         stomp = Stomp(world, "bob", "every", "prefetch-count:1\n")
         stack.enter_context(stomp.line)
-        stomp.hears("RECEIPT")
+        stomp.read_until("RECEIPT")
         one = stack.enter_context(socket_to(world, "bob", f"{path}/messages?ack&limit=1", "consume"))
         one.recv(WAIT_S)
         several = stack.enter_context(socket_to(world, "bob", "/v2/shop/queues", "queues"))
@@ -168,7 +168,7 @@ def test_message_shows_its_holder_and_since_when(world: GuardedServer) -> None:
     held, ready = (each["id"] for each in world.call("ada", "GET", f"{path}/messages").json()["messages"])
     stomp = Stomp(world, "bob", "one", "prefetch-count:1\n")
     with stomp.line:
-        stomp.hears("MESSAGE")
+        stomp.read_until("MESSAGE")
         found = explained(world, "ada", path, id=held)
         (holder,) = found["held_by"]
         assert (holder["peer"], holder["unsettled"]) == (stomp.peer, 1)
@@ -188,9 +188,9 @@ def test_unsubscribed_client_still_holds_unsettled_messages(world: GuardedServer
     path = queue_with(world, "left", "held")
     stomp = Stomp(world, "bob", "left")
     with stomp.line:
-        stomp.hears("MESSAGE")
+        stomp.read_until("MESSAGE")
         stomp.line.send("UNSUBSCRIBE\nid:s-1\nreceipt:gone\n\n\0")
-        stomp.hears("receipt-id:gone")
+        stomp.read_until("receipt-id:gone")
         (holder,) = holders(world, "ada", path)
         assert (holder["state"], holder["unsettled"], holder["user"]) == ("leaving", 1, "bob")
         (message,) = world.call("ada", "GET", f"{path}/messages").json()["messages"]
@@ -201,8 +201,8 @@ def test_holder_addresses_require_manage_or_being_the_user(world: GuardedServer)
     path = queue_with(world, "seen")
     theirs, own = Stomp(world, "ada", "seen"), Stomp(world, "bob", "seen")
     with theirs.line, own.line:
-        theirs.hears("RECEIPT")
-        own.hears("RECEIPT")
+        theirs.read_until("RECEIPT")
+        own.read_until("RECEIPT")
 
         def reported(user: str) -> list[tuple[str, str, str]]:
             found = holders(world, user, path)
@@ -218,7 +218,7 @@ def test_anonymous_clients_do_not_see_each_other(open_world: GuardedServer) -> N
     path = queue_with(open_world, "open")
     stomp = Stomp(open_world, "", "open")
     with stomp.line:
-        stomp.hears("RECEIPT")
+        stomp.read_until("RECEIPT")
         (holder,) = holders(open_world, "", path)
         assert "peer" not in holder and "user" not in holder
         (holder,) = holders(open_world, "ada", path)

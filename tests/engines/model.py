@@ -27,7 +27,7 @@ from curbstone.rabbit.amqp.port import (
     Settled,
 )
 from curbstone.rabbit.shared.topology import NAME_BYTES_MAX
-from tests.engines.model_queue import ModelConsumer, ModelQueue, Stored, topic_takes
+from tests.engines.model_queue import ModelConsumer, ModelQueue, Stored, topic_matches
 
 NODE = "model:5672"
 
@@ -110,13 +110,15 @@ class ModelBroker:
     def _matches(kind: str, pattern: str, key: str) -> bool:
         if kind == "fanout":
             return True
-        return pattern == key if kind == "direct" else topic_takes(pattern.split("."), key.split("."))
+        return pattern == key if kind == "direct" else topic_matches(pattern.split("."), key.split("."))
 
     def publish(self, exchange: str, key: str, properties: Properties, body: bytes) -> tuple[bool, bool]:
         """Store a message wherever it belongs; (whether it is stored in all, whether anybody got it)."""
         queues = self.route(exchange, key, properties.headers)
         kept = {name: value for name, value in properties.headers.items() if name != "BCC"}
-        stored = [queue.take_in(Stored(exchange, key, properties._replace(headers=kept), body)) for queue in queues]
+        stored = [
+            queue.store_message(Stored(exchange, key, properties._replace(headers=kept), body)) for queue in queues
+        ]
         return all(stored), bool(queues)
 
     def bury(self, queue: ModelQueue, stored: Stored, reason: str) -> None:
@@ -236,7 +238,7 @@ class ModelChannel:
             by_queue.setdefault(queue, []).append(stored)
         for queue, returned in by_queue.items():
             if not queue.is_stream:
-                queue.give_back(returned)
+                queue.requeue(returned)
         self._unsettled.clear()
         waiting, self._waiting = self._waiting, deque()
         for fail in waiting:
@@ -447,7 +449,7 @@ class ModelChannel:
 
         self._call(work, on_done)
 
-    def hand(self, consumer: ModelConsumer, queue: ModelQueue, stored: Stored, properties: Properties) -> None:
+    def deliver(self, consumer: ModelConsumer, queue: ModelQueue, stored: Stored, properties: Properties) -> None:
         """Deliver to a consumer of this channel."""
         self._next_tag += 1
         tag = self._next_tag
@@ -493,7 +495,7 @@ class ModelChannel:
         def work() -> None:
             queue, stored = self._end(tag)
             if requeue:
-                queue.give_back([stored])
+                queue.requeue([stored])
             else:
                 self._broker.bury(queue, stored, "rejected")
 

@@ -65,7 +65,7 @@ class ModelQueue:
         """Whether it is replicated."""
         return self.arguments.get("x-queue-type") == "quorum"
 
-    def take_in(self, stored: Stored) -> bool:
+    def store_message(self, stored: Stored) -> bool:
         """Store a message; False where it is refused."""
         if self.is_stream:
             self.log.append(stored)
@@ -99,7 +99,7 @@ class ModelQueue:
                     stored = self.log[consumer.offset]
                     headers = {**stored.properties.headers, "x-stream-offset": consumer.offset}
                     consumer.offset += 1
-                    consumer.channel.hand(consumer, self, stored, stored.properties._replace(headers=headers))
+                    consumer.channel.deliver(consumer, self, stored, stored.properties._replace(headers=headers))
             return
         self.expire()
         while self.ready:
@@ -110,7 +110,7 @@ class ModelQueue:
             self.consumers.append(taker)
             stored = self.ready.popleft()
             taker.unsettled += 1
-            taker.channel.hand(taker, self, stored, self.shown(stored))
+            taker.channel.deliver(taker, self, stored, self.shown(stored))
             self.expire()
 
     def shown(self, stored: Stored) -> Properties:
@@ -121,7 +121,7 @@ class ModelQueue:
         headers = dict(sorted({**stored.properties.headers, name: stored.returned}.items()))
         return stored.properties._replace(headers=headers)
 
-    def give_back(self, returned: list[Stored]) -> None:
+    def requeue(self, returned: list[Stored]) -> None:
         """Messages return: with a delivery limit they are served first, in the order of their return."""
         limit = self.arguments.get("x-delivery-limit")
         for stored in returned:
@@ -139,10 +139,10 @@ class ModelQueue:
         return Arrived(tag, stored.returned > 0, stored.exchange, stored.key, properties, stored.body)
 
 
-def topic_takes(pattern: list[str], words: list[str]) -> bool:
+def topic_matches(pattern: list[str], words: list[str]) -> bool:
     """Return whether the words of a routing key are those of a pattern."""
     if not pattern:
         return not words
     if pattern[0] == "#":
-        return any(topic_takes(pattern[1:], words[place:]) for place in range(len(words) + 1))
-    return bool(words) and pattern[0] in ("*", words[0]) and topic_takes(pattern[1:], words[1:])
+        return any(topic_matches(pattern[1:], words[place:]) for place in range(len(words) + 1))
+    return bool(words) and pattern[0] in ("*", words[0]) and topic_matches(pattern[1:], words[1:])

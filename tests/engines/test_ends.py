@@ -1,4 +1,4 @@
-"""How messages end: leases, dead letters, expiry, redrive; the same of every engine."""
+"""How messages end: leases, dead take_headers, expiry, redrive; the same of every engine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bodies(leases: list[Lease]) -> list[str]:
     return [each.delivery.message.body.decode() for each in leases]
 
 
-def letters(world: World, queue: Queue) -> list[dict[str, str]]:
+def take_headers(world: World, queue: Queue) -> list[dict[str, str]]:
     """Return the headers of all messages, at least one, which are taken."""
     return [
         {**dict(headers.decode(each.message.headers)), "body": each.message.body.decode()}
@@ -131,7 +131,7 @@ def test_rejected_message_is_dead_lettered_and_can_be_redriven(world: World) -> 
     peer.expect("a", "a")
     assert peer.deliveries[1].message.headers == b"x:1\n" + TRACEPARENT and peer.deliveries[1].tries == 0
     peer.settle("reject", "a", error="still no good")
-    (letter,) = letters(world, dead)
+    (letter,) = take_headers(world, dead)
     assert letter["body"] == "a" and letter["x"] == "1"
     assert letter["x-dead-queue"] == str(queue.name) and letter["x-dead-reason"] == "rejected"
     assert letter["x-dead-error"] == "still no good" and letter["x-dead-tries"] == "1"
@@ -154,7 +154,7 @@ def test_message_beyond_max_tries_is_dead_lettered(world: World) -> None:
         assert held.delivery.tries == tries
         delay = 50 if tries == 1 else 0
         assert settle(world, queue, [held], Outcome.NACK, delay_ms=delay, error="broken") == (None, 1, [])
-    (letter,) = letters(world, dead)
+    (letter,) = take_headers(world, dead)
     assert (letter["x-dead-reason"], letter["x-dead-tries"]) == ("max_tries", "3")
     assert letter["x-dead-id"] == queue.message_id(seq) and letter["x-dead-error"] == "broken"
     assert world.bodies(queue) == []
@@ -177,7 +177,7 @@ def test_expired_message_is_never_delivered(world: World) -> None:
     world.publish(queue, "b")
     world.until(lambda: expired(world, dead))
     assert world.bodies(queue, 1) == ["b"]
-    (letter,) = letters(world, dead)
+    (letter,) = take_headers(world, dead)
     assert (letter["body"], letter["x"]) == ("a", "1")
     assert (letter["x-dead-reason"], letter["x-dead-queue"]) == ("expired", str(queue.name))
     assert letter["x-dead-id"] == queue.message_id(seq)

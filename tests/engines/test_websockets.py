@@ -39,21 +39,21 @@ class Socket:
             "default", authenticator.connections, authenticator.everyone, CALLER, SETTINGS, Traffic()
         )
         self._wire = FakeWire(self._session)
-        self._heard: list[Any] = []
+        self._received: list[Any] = []
 
-    def say(self, *commands: dict[str, Any]) -> None:
+    def send(self, *commands: dict[str, Any]) -> None:
         """Send commands in one read."""
         self._session.receive([text(json.dumps(each)) for each in commands])
 
-    def hear(self, count: int) -> list[Any]:
+    def receive(self, count: int) -> list[Any]:
         """Return the next frames."""
 
-        def came() -> bool:
-            self._heard += self._wire.take_json()
-            return len(self._heard) >= count
+        def arrived() -> bool:
+            self._received += self._wire.take_json()
+            return len(self._received) >= count
 
-        self._cluster.until(came)
-        found, self._heard = self._heard[:count], self._heard[count:]
+        self._cluster.until(arrived)
+        found, self._received = self._received[:count], self._received[count:]
         return found
 
     def close(self) -> None:
@@ -84,14 +84,14 @@ def test_socket_finds_queues_just_created_at_another_gateway(cluster: ModelWorld
         cluster,
         cluster.broker,
         name,
-        lambda: socket.say(
+        lambda: socket.send(
             {"publish": missing, "message": "nowhere"},
             {"publish": key, "message": "first"},
             {"subscribe": key, "ack": True, "encoding": "utf8"},
         ),
     )
-    socket.say({"publish": key, "message": "second"}, {"subscribe": missing})
-    found = socket.hear(7)
+    socket.send({"publish": key, "message": "second"}, {"subscribe": missing})
+    found = socket.receive(7)
     answers = [each for each in found if "publish" in each or "published" in each]
     assert [(each.get("code"), each.get("published")) for each in answers] == [(404, None), (None, key), (None, key)]
     assert [each["message"] for each in found if "message" in each] == ["first", "second"]
@@ -103,7 +103,7 @@ def test_socket_finds_queues_just_created_at_another_gateway(cluster: ModelWorld
 def test_closing_a_socket_cancels_its_queue_lookups(cluster: ModelWorld | NodeWorld) -> None:
     other, name = cluster.gateway(), cluster.fresh()
     socket = Socket(cluster, other)
-    socket.say({"subscribe": name.queue})
+    socket.send({"subscribe": name.queue})
     socket.close()
     assert cluster.answer(other.catch_up) == (None,)
     assert not other.ensure(name).holders()
@@ -116,10 +116,10 @@ def test_failed_queue_lookup_is_not_reported_as_missing(
     socket = Socket(cluster, other)
     with monkeypatch.context() as patch:
         patch.setattr(other, "catch_up", lambda on_done: on_done(Unavailable("the cluster does not answer")))
-        socket.say({"publish": name, "message": "x"}, {"subscribe": name})
-        assert [each["code"] for each in socket.hear(2)] == [503, 503]
-    socket.say({"publish": name, "message": "x"})
-    assert [each["code"] for each in socket.hear(1)] == [404]
+        socket.send({"publish": name, "message": "x"}, {"subscribe": name})
+        assert [each["code"] for each in socket.receive(2)] == [503, 503]
+    socket.send({"publish": name, "message": "x"})
+    assert [each["code"] for each in socket.receive(1)] == [404]
     socket.close()
 
 

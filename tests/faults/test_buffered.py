@@ -63,7 +63,7 @@ def head(it: GuardedServer, user: str, request: str, *fields: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def deaf(it: GuardedServer, stack: ExitStack) -> list[socket.socket]:
+def open_unread_pages(it: GuardedServer, stack: ExitStack) -> list[socket.socket]:
     """Return connections of eve, each with a page that she does not read."""
     peers = [stack.enter_context(narrow(it.server.http)) for _ in range(CONNECTIONS)]
     for peer in peers:
@@ -86,7 +86,7 @@ def test_unread_responses_are_bounded_and_other_users_continue(it: GuardedServer
     """100 connections with pages of 16 MiB made the server hold 1.4 GB for ever."""
     before = memory_bytes(it.server)
     with ExitStack() as stack:
-        peers = deaf(it, stack)
+        peers = open_unread_pages(it, stack)
         until(lambda: figures(it)["bytes"] > SHARE // 2, "nothing is held")
         refused = head(it, "eve", f"GET {Q}")
         late = stack.enter_context(RawConnection(it.server.http))
@@ -232,7 +232,7 @@ def test_user_that_does_not_read_gets_no_deliveries(it: GuardedServer) -> None:
     with ExitStack() as stack:
         eve = consumer("eve")
         with ExitStack() as pages:
-            deaf(it, pages)
+            open_unread_pages(it, pages)
             more = head(it, "eve", f"GET {Q}/messages?limit=3")
             for _ in range(20):
                 pages.enter_context(narrow(it.server.http)).sendall(more)

@@ -27,7 +27,7 @@ CONNECTIONS = 5000
 IDLE_CONNECTION_BYTES_MAX = 64 * 1024
 
 
-def takes_again(witness: Witness) -> bool:
+def wait_until_accepted(witness: Witness) -> bool:
     """Return whether publishes are taken, as a client sees it that tries again and again."""
     with witness.connect() as peer:
         return witness.publish(peer, 1, 1000) == 1
@@ -119,7 +119,7 @@ def test_a_file_size_limit_is_a_full_disk_too(tmp_path: Path) -> None:
             assert witness.publish(peer, 500, 1000) < 500
         unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, unlimited)
-        until(lambda: takes_again(witness), "it does not recover")
+        until(lambda: wait_until_accepted(witness), "it does not recover")
         server.kill()
         server.restart()
         witness.drain(2)
@@ -161,7 +161,7 @@ def test_connection_storm_does_not_affect_connected_clients(tmp_path: Path) -> N
                     assert witness.publish(peer, 50, 1000) == 50
                     assert segments(server) - before, "it does not turn to a new segment"
                     assert cpu_s(server) - spent < 10, "it spins"
-        until(lambda: takes_new_clients(server), "no new connections")
+        until(lambda: accepts_new_clients(server), "no new connections")
         assert "connections: " in server.log and "Errno 24" not in server.log
         assert call(server, "/readyz")[0] == 200
         server.kill()
@@ -169,7 +169,7 @@ def test_connection_storm_does_not_affect_connected_clients(tmp_path: Path) -> N
         witness.drain(2)
 
 
-def takes_new_clients(server: ServerProcess) -> bool:
+def accepts_new_clients(server: ServerProcess) -> bool:
     """Return whether a new client is served."""
     with suppress(OSError):
         return call(server, "/healthz")[0] == 200
@@ -199,7 +199,7 @@ def test_lowered_limit_does_not_affect_connected_clients(tmp_path: Path) -> None
             storm(server, stack, NOFILE)
             assert witness.publish(peer, 50, 1000) == 50
             assert segments(server) - before
-        until(lambda: takes_new_clients(server), "no new connections")
+        until(lambda: accepts_new_clients(server), "no new connections")
         server.kill()
         server.restart()
         witness.drain(2)

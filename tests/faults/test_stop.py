@@ -312,7 +312,7 @@ class Load:
             assert not thread.is_alive()
 
 
-def left_over(server: ServerProcess, queue: str) -> Iterator[str]:
+def remaining(server: ServerProcess, queue: str) -> Iterator[str]:
     """Yield what is in a queue."""
     after = ""
     with Http(server, queue) as peer:
@@ -328,7 +328,7 @@ def left_over(server: ServerProcess, queue: str) -> Iterator[str]:
 
 def compare(server: ServerProcess, record: Record) -> None:
     """See that all that was said is true."""
-    there = [value for queue in QUEUES for value in left_over(server, queue)]
+    there = [value for queue in QUEUES for value in remaining(server, queue)]
     assert len(there) == len(set(there))
     assert not record.settled.intersection(there), "settled, and back"
     assert record.sent.issuperset(there)

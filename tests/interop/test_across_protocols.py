@@ -133,7 +133,7 @@ def test_the_counters_of_all_protocols_agree(server: ServerProcess, http: httpx.
         await mqks.confirm("c consume --confirm q e --manual-ack")
         mqks.send("m publish e x")
         assert await mqks.line() == "c ok m event=e x"
-        assert await mqks.ask("j reject c m") == "c ok m event=e,retry=1 x"
+        assert await mqks.request("j reject c m") == "c ok m event=e,retry=1 x"
         await mqks.confirm("d delete_consumer --confirm c")
 
         stomp = await StompPeer.open(server.stomp)

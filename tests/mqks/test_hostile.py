@@ -60,7 +60,7 @@ def test_log_does_not_contain_invalid_lines(tmp_path: Path, caplog: pytest.LogCa
 
     async def test(world: World) -> None:
         peer = await world.peer()
-        assert " error " in await peer.ask(line)
+        assert " error " in await peer.request(line)
         await peer.close()
 
     run(tmp_path, test, limits=Limits(body_bytes_max=10_000))
@@ -72,8 +72,8 @@ def test_lines_other_than_publish_have_a_small_limit(tmp_path: Path) -> None:
         peer = await world.peer()
         assert await peer.error("x rebind q " + " ".join([f"event{n}" for n in range(20_000)])) == "x"
         assert await peer.error("x _eval [" + "WORKERS," * 101 + "]") == "x"
-        assert await peer.ask("x _eval [" + "WORKERS," * 100 + "]") == "x ok [" + ", ".join(["1"] * 100) + "]"
-        assert await peer.ask("p ping " + "x" * 100_000) == "p ok " + "x" * 100_000
+        assert await peer.request("x _eval [" + "WORKERS," * 100 + "]") == "x ok [" + ", ".join(["1"] * 100) + "]"
+        assert await peer.request("p ping " + "x" * 100_000) == "p ok " + "x" * 100_000
 
     run(tmp_path, test)
 
@@ -103,7 +103,7 @@ def test_expensive_requests_yield_to_other_connections(tmp_path: Path) -> None:
             *[f"r{n} rebind --confirm q --{'remove' if n % 2 else 'add'} x" for n in range(count)], "p ping end"
         )
         await until(lambda: any(client.session._waiting for client in world.server.clients))
-        assert await other.ask("p ping between") == "p ok between"
+        assert await other.request("p ping between") == "p ok between"
         assert any(client.session._waiting for client in world.server.clients), "it was answered in between"
         lines = await greedy.lines(count + 1)
         assert sorted(lines) == sorted([*[f"r{n} ok " for n in range(count)], "p ok end"])
@@ -167,10 +167,10 @@ def test_persistent_queue_is_kept(tmp_path: Path) -> None:
 def test_counters_never_decrease(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer("c consume --confirm q e")
-        assert await peer.ask("m publish e 1") == "c ok m event=e 1"
-        assert await peer.ask("v _eval [state.queued, state.consumed]") == "v ok [1, 1]"
+        assert await peer.request("m publish e 1") == "c ok m event=e 1"
+        assert await peer.request("v _eval [state.queued, state.consumed]") == "v ok [1, 1]"
         peer.send("x delete_queue --confirm q")
         assert await peer.lines(2) == ["c ok --update q", "x ok "]
-        assert await peer.ask("v _eval [state.queued, state.consumed]") == "v ok [1, 1]"
+        assert await peer.request("v _eval [state.queued, state.consumed]") == "v ok [1, 1]"
 
     run(tmp_path, test)

@@ -16,9 +16,9 @@ FIVE = "--delete-queue-when-unused=5.0"
 def test_ping(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
-        assert await peer.ask("p1 ping hello world") == "p1 ok hello world"
-        assert await peer.ask("p1 ping --confirm hello") == "p1 ok hello"
-        assert await peer.ask("p2 ping crlf\r") == "p2 ok crlf"
+        assert await peer.request("p1 ping hello world") == "p1 ok hello world"
+        assert await peer.request("p1 ping --confirm hello") == "p1 ok hello"
+        assert await peer.request("p2 ping crlf\r") == "p2 ok crlf"
 
     run(tmp_path, test)
 
@@ -26,7 +26,7 @@ def test_ping(tmp_path: Path) -> None:
 def test_errors_have_an_id_whose_detail_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
-        error_id = (await peer.ask("x blabla 1")).removeprefix("x error ")
+        error_id = (await peer.request("x blabla 1")).removeprefix("x error ")
         assert f"error {error_id}" in caplog.text
         assert "unknown action" in caplog.text and "blabla" not in caplog.text
         for line in ("onlyid", "", "p3 ping"):
@@ -138,7 +138,7 @@ def test_rebind(tmp_path: Path) -> None:
         assert await peer.lines(2) == ["c ok --update q e4 --window=5", "r2 ok x"]
         assert world.events("q") == {"e4"}
         await peer.confirm("m publish --confirm e1 lost")
-        assert await peer.ask("m publish e4 got") == "c ok m event=e4 got"
+        assert await peer.request("m publish e4 got") == "c ok m event=e4 got"
 
     run(tmp_path, test)
 
@@ -155,7 +155,7 @@ def test_rebind_before_the_first_consumer_keeps_messages(tmp_path: Path) -> None
 def test_unacked_messages_are_redelivered_after_a_disconnect(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         one = await world.peer("c consume --confirm q e --manual-ack")
-        assert await one.ask("m publish e d") == "c ok m event=e d"
+        assert await one.request("m publish e d") == "c ok m event=e d"
         await world.leave(one)
         two = await world.peer()
         two.send("c consume q e --manual-ack")
@@ -173,10 +173,10 @@ def test_reject_keeps_the_place_and_counts(tmp_path: Path) -> None:
         peer = await world.peer("c consume --confirm q e --manual-ack --window=1")
         peer.send("m1 publish e 1", "m2 publish e 2")
         assert await peer.line() == "c ok m1 event=e 1"
-        assert await peer.ask("j reject c m1") == "c ok m1 event=e,retry=1 1"
+        assert await peer.request("j reject c m1") == "c ok m1 event=e,retry=1 1"
         peer.send("j reject --confirm c --all")
         assert sorted(await peer.lines(2)) == ["c ok m1 event=e,retry=2 1", "j ok "]
-        assert await peer.ask("a ack c m1") == "c ok m2 event=e 2"
+        assert await peer.request("a ack c m1") == "c ok m2 event=e 2"
         await peer.confirm("a ack --confirm c --all")
         await world.leave(peer)
         await (await world.peer("c consume --confirm q e")).quiet()
@@ -191,7 +191,7 @@ def test_messages_with_the_same_id_are_settled_in_order(tmp_path: Path) -> None:
         await peer.lines(2)
         await peer.confirm("a ack --confirm c m")
         assert world.broker.queues()[0].counts().wip == 1
-        assert await peer.ask("j reject c m") == "c ok m event=e,retry=1 2"
+        assert await peer.request("j reject c m") == "c ok m event=e,retry=1 2"
 
     run(tmp_path, test)
 
@@ -199,7 +199,7 @@ def test_messages_with_the_same_id_are_settled_in_order(tmp_path: Path) -> None:
 def test_a_consumer_id_used_again_replaces_the_consumer(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer("c consume --confirm q e --manual-ack")
-        assert await peer.ask("m publish e 1") == "c ok m event=e 1"
+        assert await peer.request("m publish e 1") == "c ok m event=e 1"
         peer.send("c consume q e --manual-ack")
         assert await peer.line() == "c ok m event=e,retry=1 1"
         assert world.broker.queues()[0].counts().consumers == 1
@@ -214,7 +214,7 @@ def test_a_window_bounds_what_is_unsettled(tmp_path: Path) -> None:
         await peer.lines(2)
         await peer.confirm("x publish --confirm e last")
         await peer.quiet()
-        assert await peer.ask("a ack c m0") == "c ok m2 event=e 2"
+        assert await peer.request("a ack c m0") == "c ok m2 event=e 2"
 
     run(tmp_path, test)
 
@@ -236,7 +236,7 @@ def test_queue_is_deleted_with_its_last_consumer(tmp_path: Path) -> None:
 def test_ack_in_flight_is_confirmed_although_the_queue_is_deleted(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer("c consume --confirm q e --delete-queue-when-unused --manual-ack")
-        assert await peer.ask("m publish e d") == "c ok m event=e d"
+        assert await peer.request("m publish e d") == "c ok m event=e d"
         peer.send("a ack --confirm c m", "x delete_consumer --confirm c")
         assert sorted(await peer.lines(2)) == ["a ok ", "x ok "]
         await until(lambda: not world.has("q"))
@@ -286,11 +286,11 @@ def test_auto_delete_queue_is_deleted_after_a_restart(
         await world.server.stop()
         assert world.has("q"), "that the server ends is no reason for a queue to go"
 
-    async def starts_again(world: World) -> None:
+    async def check_restored(world: World) -> None:
         assert world.has("q") and world.events("q") == {"e"}
         if consumer_returns:
             peer = await world.peer()
-            assert await peer.ask("x _eval len(state.queues_to_delete_when_unused)") == "x ok 1"
+            assert await peer.request("x _eval len(state.queues_to_delete_when_unused)") == "x ok 1"
             peer.send("c consume --confirm q --delete-queue-when-unused")
             assert sorted(await peer.lines(2)) == ["c ok ", "c ok m event=e,retry=1 kept"]
             assert not world.server.registry._timers, "it is used"
@@ -298,7 +298,7 @@ def test_auto_delete_queue_is_deleted_after_a_restart(
         await until(lambda: not world.has("q"))
 
     monkeypatch.setattr("curbstone.mqks.registry.RETURN_MS", 60_000 if consumer_returns else 500)
-    run(tmp_path, ends_with_its_consumer, starts_again)
+    run(tmp_path, ends_with_its_consumer, check_restored)
 
 
 def test_queue_is_kept_over_a_restart_without_auto_delete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,11 +307,11 @@ def test_queue_is_kept_over_a_restart_without_auto_delete(tmp_path: Path, monkey
         peer.send("d consume --confirm q")
         assert await peer.lines(2) == ["c ok --update q e", "d ok "]
 
-    async def starts_again(world: World) -> None:
+    async def check_restored(world: World) -> None:
         assert world.has("q") and not world.server.registry._timers
 
     monkeypatch.setattr("curbstone.mqks.registry.RETURN_MS", 0)
-    run(tmp_path, changes_its_mind, starts_again)
+    run(tmp_path, changes_its_mind, check_restored)
 
 
 def test_delete_queue(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_queues_bindings_and_retries_survive_a_restart(tmp_path: Path) -> None:
         peer = await world.peer("c consume --confirm q e1 e2 --manual-ack --window=1", "m1 publish --confirm zz x")
         peer.send("m1 publish e1 1", "m2 publish e2 2")
         assert await peer.line() == "c ok m1 event=e1 1"
-        assert await peer.ask("j reject c m1") == "c ok m1 event=e1,retry=1 1"
+        assert await peer.request("j reject c m1") == "c ok m1 event=e1,retry=1 1"
 
     async def after(world: World) -> None:
         assert world.events("q") == {"e1", "e2"}
@@ -372,7 +372,7 @@ def test_a_full_queue_is_an_error_also_without_confirm(tmp_path: Path) -> None:
 def test_statistics_expressions_are_looked_up_not_evaluated(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer("c consume --confirm q e1 e2 --manual-ack")
-        assert await peer.ask("m publish e1 d") == "c ok m event=e1 d"
+        assert await peer.request("m publish e1 d") == "c ok m event=e1 d"
         for code, figure in (
             ("len(state.queues)", "1"),
             ("--worker=0 len(state.queues)", "1"),
@@ -382,7 +382,7 @@ def test_statistics_expressions_are_looked_up_not_evaluated(tmp_path: Path) -> N
             ("sum(len(ms) for ms in state.messages_by_consumer_ids.itervalues())", "1"),
             ("[state.published, sum(q.qsize() for q in state.queues.itervalues()), WORKERS]", "[1, 0, 1]"),
         ):
-            assert await peer.ask(f"ev _eval {code}") == f"ev ok {figure}"
+            assert await peer.request(f"ev _eval {code}") == f"ev ok {figure}"
         for code in ("--worker=1 len(state.queues)", "[len(state.queues), open('x')]", "1+1", "[", "[[]]", "()"):
             assert await peer.error(f"ev _eval {code}") == "ev"
 

@@ -47,7 +47,7 @@ def test_too_much_data_is_an_error_and_the_connection_stays(tmp_path: Path) -> N
         assert await peer.error(f"m publish e {'x' * 1001}") == "m"
         assert await peer.error(f"m publish e {'x' * 100_000}") == "m"
         assert await peer.error(f"{'i' * 1001} ping x") == "None"
-        assert await peer.ask(f"m publish e {'x' * 1000}") == f"c ok m event=e {'x' * 1000}"
+        assert await peer.request(f"m publish e {'x' * 1000}") == f"c ok m event=e {'x' * 1000}"
 
     run(tmp_path, test, limits=Limits(body_bytes_max=1000))
 
@@ -71,7 +71,7 @@ def test_line_that_trickles_in_times_out_but_silence_between_lines_does_not(tmp_
         world.host.shift_ms += 60_000
         slow.writer.write(b"f")
         assert (await read_all(slow.reader)).startswith(b"None error ")
-        assert await silent.ask("m publish e whole") == "c ok m event=e whole"
+        assert await silent.request("m publish e whole") == "c ok m event=e whole"
 
     run(tmp_path, test, limits=Limits(line_ms=1000))
 
@@ -89,7 +89,7 @@ def test_long_line_received_in_time_does_not_time_out(tmp_path: Path) -> None:
         peer.send("")
         assert len(await keeper.line()) > 100_000
         session.tick(world.host.now_ms() + 1_000_000)
-        assert await peer.ask("p ping between") == "p ok between"
+        assert await peer.request("p ping between") == "p ok between"
         peer.writer.write(b"m publish e " + b"x" * 100_000)
         await until(lambda: session._reader.unfinished_bytes > 100_000)
         peer.writer.transport.abort()
@@ -187,7 +187,7 @@ def test_publishes_that_a_full_queue_refuses_are_one_line_in_the_log(
     async def test(world: World) -> None:
         peer = await world.peer("r rebind --confirm q e")
         peer.send(*[f"m{n} publish e {'x' * 10_000}" for n in range(200)])
-        answers = [answer.split(" ") for answer in (await peer.ask("p ping x"), *await peer.lines(100))]
+        answers = [answer.split(" ") for answer in (await peer.request("p ping x"), *await peer.lines(100))]
         ids = {words[2] for words in answers if words[1] == "error"}
         (line,) = [record.getMessage() for record in caplog.records]
         assert [line.split(" ")[1].rstrip(":")] == list(ids)

@@ -37,7 +37,7 @@ class Peer(engine.Peer):
     async def lines(self, count: int) -> list[str]:
         return [await self.line() for _ in range(count)]
 
-    async def ask(self, *lines: str) -> str:
+    async def request(self, *lines: str) -> str:
         """Send requests and return the next line."""
         self.send(*lines)
         return await self.line()
@@ -45,18 +45,18 @@ class Peer(engine.Peer):
     async def confirm(self, *lines: str) -> None:
         """Send requests, of which each is answered with nothing but its ok."""
         for line in lines:
-            assert await self.ask(line) == f"{line.split(' ')[0]} ok "
+            assert await self.request(line) == f"{line.split(' ')[0]} ok "
 
     async def error(self, *lines: str) -> str:
         """Send requests and return the id of whom the error that comes is for."""
-        request_id, word, error_id = (await self.ask(*lines)).split(" ")
+        request_id, word, error_id = (await self.request(*lines)).split(" ")
         assert word == "error"
         assert ERROR_ID.fullmatch(error_id)
         return request_id
 
     async def quiet(self) -> None:
         """Nothing more has come, and the connection is alive."""
-        assert await self.ask("quiet ping ?") == "quiet ok ?"
+        assert await self.request("quiet ping ?") == "quiet ok ?"
 
 
 class World(engine.World[MqksServer, Peer]):

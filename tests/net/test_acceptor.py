@@ -141,7 +141,7 @@ def test_certificate_reload_under_load_loses_no_connection(run: Callable[..., No
         seen: set[bytes] = set()
         is_over = False
 
-        async def come_and_go() -> None:
+        async def connect_repeatedly() -> None:
             while not is_over:
                 client = await site.client(address)
                 seen.add(client.writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
@@ -155,7 +155,7 @@ def test_certificate_reload_under_load_loses_no_connection(run: Callable[..., No
                 await client.send(SEND % b"y")
                 assert (await client.frame()).command == "RECEIPT"
 
-        load_of_clients = asyncio.gather(*(stay(client) for client in stays), *(come_and_go() for _ in range(4)))
+        load_of_clients = asyncio.gather(*(stay(client) for client in stays), *(connect_repeatedly() for _ in range(4)))
         for number in range(5):
             files = CertificateFiles(*site.authority.signed(f"server{number}"))
             site.certificates.take(load(files))

@@ -132,12 +132,12 @@ def test_address_grouping(one: str, other: str, are_same: bool) -> None:
 
 
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def loopback_is_remote(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take loopback for the network."""
     monkeypatch.setattr(rules, "counted_as", lambda address: address)
 
 
-def test_tcp_connection_beyond_the_limit_is_closed(tmp_path: Path, elsewhere: None) -> None:
+def test_tcp_connection_beyond_the_limit_is_closed(tmp_path: Path, loopback_is_remote: None) -> None:
     async def test(world: World) -> None:
         world.server.acceptor.admission = admission(address=2)
         one, two = await world.peer("r rebind --confirm q e"), await world.peer("r rebind --confirm q e")
@@ -153,7 +153,7 @@ def test_tcp_connection_beyond_the_limit_is_closed(tmp_path: Path, elsewhere: No
 
 @pytest.mark.anyio
 async def test_http_connection_beyond_the_limit_is_refused_and_websockets_count(
-    tmp_path: Path, elsewhere: None
+    tmp_path: Path, loopback_is_remote: None
 ) -> None:
     async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
         await gateway.http.aclose()

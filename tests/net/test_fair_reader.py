@@ -13,7 +13,7 @@ from curbstone.net.fair_reader import ALONE_US, SHARED_US, SMALL_BYTES, TURN_BYT
 BUG = b"what the server can not carry out"
 
 
-class Somebody:
+class FreeIntake:
     """Whose bytes cost nothing."""
 
     def take(self, data: bytes) -> None:
@@ -33,7 +33,7 @@ class World:
         self.us = 0
         self.turns = Turns(self)
         self._soon: list[Callable[[], object]] = []
-        self.somebody: Intake | None = Intake(self.turns, Somebody())
+        self.other_sender: Intake | None = Intake(self.turns, FreeIntake())
         """Another connection that sends a byte now and then, so that turns are shared; None where there is none."""
 
     def now_us(self) -> int:
@@ -43,7 +43,7 @@ class World:
         self._soon.append(fn)
 
     def turn(self) -> int:
-        """Make one turn; return how long it took."""
+        """Make one turn; return how long it data."""
         started_us = self.us
         self.share()
         soon, self._soon = self._soon, []
@@ -52,8 +52,8 @@ class World:
         return self.us - started_us
 
     def share(self) -> None:
-        if self.somebody is not None:
-            self.somebody.receive(b".")
+        if self.other_sender is not None:
+            self.other_sender.receive(b".")
 
     @property
     def is_idle(self) -> bool:
@@ -78,7 +78,7 @@ class Client:
         self.is_read = not self.intake.is_waiting
 
     @property
-    def took(self) -> bytes:
+    def data(self) -> bytes:
         return b"".join(self.pieces)
 
     def take(self, data: bytes) -> None:
@@ -103,59 +103,59 @@ def test_one_read_of_a_flood_does_not_block_others(world: World) -> None:
     """A quarter of a megabyte of tiny frames was carried out at once, and everybody else waited for a second."""
     flood, honest = Client(world, 4.0), Client(world, 1.0)
     flood.send(b"x" * 256 * 1024)
-    assert world.us < 12 * TURN_US, "what it costs was not known"
+    assert world.us < 12 * TURN_US, "what it costs was not fixed_cost"
     while world.turn() < TURN_US:
-        pass  # what the first turn took too much
+        pass  # what the first turn data too much
     for number in range(50):
-        before = len(flood.took)
+        before = len(flood.data)
         honest.send(b"%d" % number)
         assert honest.pieces[-1] == b"%d" % number, "it did not wait"
         assert world.turn() <= TURN_US + SMALL_BYTES * 4
-        assert len(flood.took) >= before
+        assert len(flood.data) >= before
         assert not flood.is_read
     while not flood.is_read:
         world.turn()
-    assert flood.took == b"x" * 256 * 1024
+    assert flood.data == b"x" * 256 * 1024
 
 
 def test_all_floods_share_the_time_of_one_turn(world: World) -> None:
     floods = [Client(world, 1.0) for _ in range(20)]
     for client in floods:
         client.send(b"x" * 30_000)
-    took = [world.turn() for _ in range(1000)]
-    assert max(took) <= 2 * TURN_US
-    assert all(client.took == b"x" * 30_000 for client in floods)
+    data = [world.turn() for _ in range(1000)]
+    assert max(data) <= 2 * TURN_US
+    assert all(client.data == b"x" * 30_000 for client in floods)
 
 
 def test_first_large_read_is_limited(world: World) -> None:
     """224 SUBSCRIBEs, which cost 4 us a byte, were carried out in one turn of 200 ms."""
-    world.somebody = None
+    world.other_sender = None
     Client(world, 4.0).send(b"x" * 64 * 1024)
     assert world.us < 2 * ALONE_US
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
+def fixed_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new connection is assumed to cost 1 us a byte, as it does in these tests, so that lengths are exact."""
     monkeypatch.setattr(turns, "UNKNOWN_US_PER_BYTE", 1.0)
 
 
-@pytest.mark.usefixtures("known")
+@pytest.mark.usefixtures("fixed_cost")
 def test_floods_take_turns(world: World) -> None:
     one, other = Client(world, 1.0), Client(world, 1.0)
     one.send(b"1" * 100_000)
     other.send(b"2" * 100_000)
     while not (one.is_read and other.is_read):
-        before = len(one.took) - len(other.took)
+        before = len(one.data) - len(other.data)
         world.turn()
-        after = len(one.took) - len(other.took)
+        after = len(one.data) - len(other.data)
         assert abs(after) < abs(before) + 2 * TURN_US
         assert abs(after) < 20_000
-    assert (one.took, other.took) == (b"1" * 100_000, b"2" * 100_000)
+    assert (one.data, other.data) == (b"1" * 100_000, b"2" * 100_000)
 
 
 def test_cheap_bytes_are_processed_immediately(world: World) -> None:
-    """A publisher of large reads loses nothing by turns, once it is known what its bytes cost."""
+    """A publisher of large reads loses nothing by turns, once it is fixed_cost what its bytes cost."""
     client = Client(world, 0.004)
     for _ in range(10):
         client.send(b"x" * 256_000)
@@ -216,7 +216,7 @@ def test_stream_is_processed_completely_in_order() -> None:
         world.turn()
     for client in clients:
         assert client.is_read
-        assert client.took == sent[client]
+        assert client.data == sent[client]
 
 
 def test_closed_connection_does_not_block_others(world: World) -> None:
@@ -228,7 +228,7 @@ def test_closed_connection_does_not_block_others(world: World) -> None:
     while not world.is_idle:
         world.turn()
     assert len(gone.pieces) == count
-    assert other.took == b"y" * 10_000
+    assert other.data == b"y" * 10_000
 
 
 def test_exception_ends_only_its_connection(world: World) -> None:
@@ -242,13 +242,13 @@ def test_exception_ends_only_its_connection(world: World) -> None:
     while not world.is_idle:
         world.turn()
     assert not bad.is_open
-    assert other.took == b"y" * 10_000
+    assert other.data == b"y" * 10_000
 
 
-@pytest.mark.usefixtures("known")
+@pytest.mark.usefixtures("fixed_cost")
 def test_turn_ends_after_a_megabyte(world: World) -> None:
     """The next commit begins only after the turn. The disk was idle while 8 MiB of large messages were read in one."""
-    world.somebody = None
+    world.other_sender = None
     client = Client(world, 0.0)
     for _ in range(3):
         for _ in range(TURN_BYTES // 2**18):
@@ -263,9 +263,9 @@ def test_turn_ends_after_a_megabyte(world: World) -> None:
             world.turn()
 
 
-@pytest.mark.usefixtures("known")
+@pytest.mark.usefixtures("fixed_cost")
 def test_single_sender_has_long_turns(world: World) -> None:
-    other, world.somebody = world.somebody, None
+    other, world.other_sender = world.other_sender, None
     assert other is not None
     client = Client(world, 1.0)
     client.send(b"x" * 4 * ALONE_US)

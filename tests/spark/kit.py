@@ -83,7 +83,7 @@ def group_of(url: str, queue: str, group: str) -> dict[str, Any]:
     return found
 
 
-def taken(url: str, queue: str) -> list[str]:
+def take_all(url: str, queue: str) -> list[str]:
     """Take all messages of a queue, and return their bodies in the order they came."""
     project, _, name = queue.partition("/")
     found: list[str] = []

@@ -17,7 +17,7 @@ from tests.kit import wheel
 from tests.kit.server import ServerProcess
 from tests.spark import jobs
 from tests.spark.cluster import HOME, Cluster, environment
-from tests.spark.kit import JAVA_OPTIONS, call, make_queue, numbered, publish, taken
+from tests.spark.kit import JAVA_OPTIONS, call, make_queue, numbered, publish, take_all
 
 PROGRAM = Path(__file__).with_name("on_cluster.py")
 TOKEN = "s3cr3t-t0ken"
@@ -186,7 +186,7 @@ def test_stream_is_exact_despite_killed_executors_server_and_driver(
         copied(1300)
         jobs.kill(running)  # the driver
         found_by(submit.step("copy", server, folder))
-    assert taken(server.url, "shop/out") == numbered(2000)
+    assert take_all(server.url, "shop/out") == numbered(2000)
 
 
 @pytest.mark.soak

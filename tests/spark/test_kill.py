@@ -9,7 +9,7 @@ import pytest
 
 from tests.kit.server import ServerProcess
 from tests.spark import jobs
-from tests.spark.kit import call, group_of, make_queue, numbered, publish, taken
+from tests.spark.kit import call, group_of, make_queue, numbered, publish, take_all
 
 QUEUE = "shop/in"
 COPYING = str(Path(__file__).with_name("copying.py"))
@@ -34,7 +34,7 @@ def test_archive_and_copy_are_exact_after_kills_of_server_and_driver(server: Ser
     jobs.kill(running)
     jobs.run(jobs.start(COPYING, server.url, str(tmp_path), "once"))
     assert jobs.bodies(lake) == numbered(2500)
-    assert taken(server.url, "shop/out") == numbered(2500)
+    assert take_all(server.url, "shop/out") == numbered(2500)
     assert group_of(server.url, QUEUE, "archive")["position"] == 2501
 
 
@@ -59,4 +59,4 @@ def test_many_kills_of_both_change_nothing(server: ServerProcess, tmp_path: Path
         jobs.kill(running)
     jobs.run(jobs.start(COPYING, server.url, str(tmp_path), "once"))
     assert jobs.bodies(lake) == numbered(sent)
-    assert taken(server.url, "shop/out") == numbered(sent)
+    assert take_all(server.url, "shop/out") == numbered(sent)

@@ -21,7 +21,7 @@ from curbstone.spark.report import report
 from curbstone.spark.table import Table
 from tests.kit.object_store import object_store
 from tests.kit.server import ServerProcess
-from tests.spark.kit import make_queue, numbered, publish, taken
+from tests.spark.kit import make_queue, numbered, publish, take_all
 from tests.spark.test_lake import seqs_of, store, written
 from tests.spark.test_sql import run
 
@@ -66,7 +66,7 @@ def test_object_store_archive_keeps_each_message_once_for_all_jobs(
     for is_repeated in (False, True):
         done = replay(lake, "of-a-store", address, Filter(where="seq > 300"), into="shop/again")
         assert (done.messages, done.repeated) == (10, is_repeated)
-    assert taken(server.url, "shop/again") == numbered(10, 300)
+    assert take_all(server.url, "shop/again") == numbered(10, 300)
 
 
 def test_concurrent_second_writer_is_refused(lake: str) -> None:

@@ -16,7 +16,7 @@ from curbstone.spark.parts import PartWriter, in_project_and_queue
 from curbstone.spark.replay import Filter, replay
 from curbstone.spark.table import Table
 from tests.kit.server import ServerProcess
-from tests.spark.kit import call, make_queue, taken
+from tests.spark.kit import call, make_queue, take_all
 from tests.spark.test_lake import MORNING, add, rows
 
 
@@ -54,7 +54,7 @@ def test_replay_with_the_same_name_publishes_nothing(server: ServerProcess, addr
     assert replay(lake, "late", address, late, into="shop/again").repeated
     first = call(server.url, "GET", "/v2/shop/queues/again/messages?limit=1")["messages"][0]
     assert (first["x-replayed-from"], first["Content-Type"]) == ("shop/a:b/10", "text/plain")
-    assert taken(server.url, "shop/again") == bodies(range(10, 40))
+    assert take_all(server.url, "shop/again") == bodies(range(10, 40))
     with pytest.raises(PipelineError, match="replay late was begun with other choices; give this one another name"):
         replay(lake, "late", address, Filter(), into="shop/again")
 
@@ -63,7 +63,7 @@ def test_replay_names_are_per_lake(server: ServerProcess, address: Address, tmp_
     for number, name in enumerate(("a", "b")):
         stock(str(tmp_path / name), 0, range(10 * number, 10 * number + 3))
         assert not replay(str(tmp_path / name), "same", address, Filter(), into="shop/again").repeated
-    assert taken(server.url, "shop/again") == bodies([0, 1, 2, 10, 11, 12])
+    assert take_all(server.url, "shop/again") == bodies([0, 1, 2, 10, 11, 12])
 
 
 def test_replay_to_the_original_queues_within_a_time_range(server: ServerProcess, address: Address, lake: str) -> None:
@@ -72,8 +72,8 @@ def test_replay_to_the_original_queues_within_a_time_range(server: ServerProcess
     make_queue(server.url, "shop/a:b")
     until = int(MORNING.timestamp() * 1000) + 2001
     assert replay(lake, "first", address, Filter(until_ms=until)).queues == 2
-    assert taken(server.url, "shop/a:b") == bodies(range(3))
-    assert taken(server.url, "shop/again") == bodies([4, 5])
+    assert take_all(server.url, "shop/a:b") == bodies(range(3))
+    assert take_all(server.url, "shop/again") == bodies([4, 5])
     assert replay(lake, "none", address, Filter(since_ms=until + 100_000)).messages == 0
 
 
@@ -99,7 +99,7 @@ def test_killed_replay_continues_with_the_same_rows(
     done = replay(lake, "all", address, Filter(), into="shop/again")
     assert (done.messages, done.repeated) == (50, False)
     assert len(commits) == len(set(commits)) > 4
-    assert taken(server.url, "shop/again") == bodies(range(50, 100))
+    assert take_all(server.url, "shop/again") == bodies(range(50, 100))
 
 
 def test_mistakes_are_reported_in_one_line(address: Address, lake: str, capsys: pytest.CaptureFixture[str]) -> None:

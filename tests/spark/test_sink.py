@@ -10,7 +10,7 @@ import pytest
 
 from curbstone.spark.failure import last_line
 from tests.kit.server import ServerProcess
-from tests.spark.kit import call, make_queue, numbered, publish, taken
+from tests.spark.kit import call, make_queue, numbered, publish, take_all
 
 QUEUE = "shop/out"
 
@@ -216,7 +216,7 @@ def test_micro_batch_never_exceeds_the_staging_limit(spark: Any, tmp_path: Path)
         stream = spark.readStream.format("curbstone").options(**source).load().select("body")
         query = stream.writeStream.format("curbstone").options(**target).trigger(availableNow=True).start()
         assert query.awaitTermination(300)
-        assert sorted(taken(small.url, QUEUE)) == sorted([*large, *large[:500]])
+        assert sorted(take_all(small.url, QUEUE)) == sorted([*large, *large[:500]])
         batches = [batch["numInputRows"] for batch in query.recentProgress if batch["numInputRows"]]
         assert sum(batches) == 2000 and 150 < max(batches) < 400
         rows = spark.createDataFrame([(body,) for body in large], "body STRING").coalesce(1)
@@ -226,4 +226,4 @@ def test_micro_batch_never_exceeds_the_staging_limit(spark: Any, tmp_path: Path)
         write(
             spark.createDataFrame([(body,) for body in large[:700]], "body STRING").coalesce(1), small, retryTimeout=0
         )
-        assert len(taken(small.url, QUEUE)) == 700, "nothing is left of what did not fit"
+        assert len(take_all(small.url, QUEUE)) == 700, "nothing is left of what did not fit"

@@ -19,7 +19,7 @@ SMALL_CAPS = CAPS[:2]
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 
 
-def is_taken(lab: Lab, queue: LocalQueue, size: int) -> bool:
+def is_accepted(lab: Lab, queue: LocalQueue, size: int) -> bool:
     """Return whether a message of `size` bytes is accepted, and not refused for want of room."""
     ((error, _, _),) = lab.publish_answers(queue, [message(b"x" * size)])
     assert error is None or isinstance(error, QueueFull)
@@ -29,7 +29,7 @@ def is_taken(lab: Lab, queue: LocalQueue, size: int) -> bool:
 def fill(lab: Lab, queue: LocalQueue, size: int) -> int:
     """Publish messages of `size` bytes until one is refused; return how many fit."""
     count = 0
-    while is_taken(lab, queue, size):
+    while is_accepted(lab, queue, size):
         count += 1
     return count
 
@@ -93,7 +93,7 @@ def test_a_refused_publish_changes_nothing(lab: Lab, cap: int) -> None:
 def test_refused_message_does_not_fit_a_moment_later(lab: Lab) -> None:
     queue = lab.queue(cap=64 * KIB)
     fill(lab, queue, 655)
-    assert not is_taken(lab, queue, 655)
+    assert not is_accepted(lab, queue, 655)
 
 
 @pytest.mark.parametrize("atomic", [False, True])
@@ -113,7 +113,7 @@ def test_an_atomic_list_fits_whole_or_not_at_all(lab: Lab, atomic: bool) -> None
 @pytest.mark.parametrize("size", [10, 100, 1000])
 def test_an_ack_always_fits_when_the_queue_is_full(lab: Lab, cap: int, size: int) -> None:
     queue = lab.queue(cap=cap)
-    while is_taken(lab, queue, size):
+    while is_accepted(lab, queue, size):
         lab.publish_answers(queue, [message(b"x" * size) for _ in range(100)])
     peer = Peer(lab, queue, window=1_000_000)
     held = list(peer.consumer.unsettled)
@@ -172,7 +172,7 @@ def settle_and_refill(cap: int, nacks: bool, dice: Random) -> None:
         assert len(tokens) == half
         if nacks:
             dice.shuffle(tokens)
-            give_back(lab, queue, tokens[: half // 2])
+            requeue(lab, queue, tokens[: half // 2])
             tokens = tokens[half // 2 :]
         third = len(tokens) // 3
         gone = dice.choice([tokens[:third], tokens[::2], dice.sample(tokens, third), tokens[-5:]])
@@ -180,12 +180,12 @@ def settle_and_refill(cap: int, nacks: bool, dice: Random) -> None:
         tokens = sorted(set(tokens) - set(gone))
         lab.publish(queue, *numbered(len(gone), 100))
         assert len(lab.bodies(queue)) == half
-        assert is_taken(lab, queue, cap // 100), f"{queue.counts()}"
+        assert is_accepted(lab, queue, cap // 100), f"{queue.counts()}"
         newest = lab.peek(queue)[-1].message.seq
         assert lab.answer(partial(queue.settle_by_id, newest)) == (None, True)
 
 
-def give_back(lab: Lab, queue: LocalQueue, tokens: list[str]) -> None:
+def requeue(lab: Lab, queue: LocalQueue, tokens: list[str]) -> None:
     assert lab.answer(lambda done: queue.settle_leases(tokens, Outcome.NACK, done)) == (None, len(tokens), [])
 
 
@@ -199,7 +199,7 @@ def test_queue_below_half_accepts_a_message_after_a_large_atomic_list(lab: Lab) 
     lab.publish(queue, *numbered(50, 100))
     lab.publish_messages(queue, [message(b"x" * 650) for _ in range(40)], atomic=True)
     assert sum(len(body) for body in lab.bodies(queue)) < 32 * KIB
-    assert is_taken(lab, queue, 655)
+    assert is_accepted(lab, queue, 655)
 
 
 @pytest.mark.parametrize("cap", SMALL_CAPS)
@@ -336,8 +336,8 @@ def test_full_queue_of_segment_sized_messages_can_be_settled(
     peer = Peer(lab, queue, window=3)
     for _ in range(nacks):
         peer.nack(*peer.consumer.unsettled)
-        is_taken(lab, queue, 100)
-        is_taken(lab, queue, size)
+        is_accepted(lab, queue, 100)
+        is_accepted(lab, queue, size)
     while takes == "acks" and peer.consumer.unsettled:
         peer.ack(list(peer.consumer.unsettled)[-1])
     peer.close()

@@ -11,7 +11,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log import room
 from curbstone.core.engine.log.commit import Commit, Segment
 from curbstone.core.names import queue_name
-from tests.core.commit.test_cap import fill, is_taken
+from tests.core.commit.test_cap import fill, is_accepted
 from tests.core.commit.test_faults import used
 from tests.kit.lab import Lab, Peer, message
 
@@ -80,7 +80,7 @@ def test_a_log_with_larger_segments_of_an_earlier_version_continues(
             earlier.setattr(room, name, value)
         queue = lab.queue(cap=MIB)
         count = 0
-        while is_taken(lab, queue, 1000):
+        while is_accepted(lab, queue, 1000):
             count += 1
         assert pending_share(queue) < 0.9 and max(segment.end for segment in queue.log.segments) > 60 * KIB
         lab.restart(how)
@@ -100,15 +100,15 @@ def test_reported_largest_message_is_accepted() -> None:
         queue = lab.queue(cap=cap)
         size = dice.choice([50, 500, cap // 100, cap // 20])
         full = dice.choice([0.1, 0.5, 0.8, 1])
-        while pending_share(queue) < full and is_taken(lab, queue, size):
+        while pending_share(queue) < full and is_accepted(lab, queue, size):
             pass
         for _ in range(dice.choice([0, 3, 30])):
             lab.pop(queue)
         most = queue.space().available
-        assert not is_taken(lab, queue, most + 1), f"seed {seed}: more than {most} bytes were taken"
-        if (most := queue.space().available) and not is_taken(lab, queue, most):
+        assert not is_accepted(lab, queue, most + 1), f"seed {seed}: more than {most} bytes were taken"
+        if (most := queue.space().available) and not is_accepted(lab, queue, most):
             most = queue.space().available  # it counted on cleaning, which brought back less; now it is exact
-            assert not most or is_taken(lab, queue, most), f"seed {seed}: {most} bytes were not taken"
+            assert not most or is_accepted(lab, queue, most), f"seed {seed}: {most} bytes were not taken"
 
 
 def test_largest_message_is_zero_when_nothing_is_accepted(lab: Lab) -> None:
@@ -118,7 +118,7 @@ def test_largest_message_is_zero_when_nothing_is_accepted(lab: Lab) -> None:
     assert queue.space().available == 0
     lab.queue(publish_paused=False)
     lab.disk.capacity = used(lab)
-    while is_taken(lab, queue, 900):
+    while is_accepted(lab, queue, 900):
         pass
     assert queue.space().available == 0
 
@@ -184,7 +184,7 @@ def test_full_segments_that_were_not_truncated_keep_the_cap(monkeypatch: pytest.
 
     monkeypatch.setattr(Commit, "_cut", failing_cut)
     for _ in range(20):
-        while is_taken(lab, queue, rng.choice([1000, 2000, 5000])):  # `Lab` itself sees whether the cap is exceeded
+        while is_accepted(lab, queue, rng.choice([1000, 2000, 5000])):  # `Lab` itself sees whether the cap is exceeded
             pass
         assert queue.log.room.excess == 0
         held = list(peer.consumer.unsettled)

@@ -15,7 +15,7 @@ from tests.kit.lab import Lab, Peer
 Q = queue_name("q")
 
 
-def there_is(lab: Lab) -> bool:
+def exists(lab: Lab) -> bool:
     return Q in [queue.name for queue in lab.broker.queues()]
 
 
@@ -23,11 +23,11 @@ def test_unused_queue_is_deleted_after_its_time(lab: Lab) -> None:
     queue = lab.queue(unused=60)
     lab.pass_time(59_999)
     lab.publish(queue, "publishing is no use")
-    assert there_is(lab)
+    assert exists(lab)
     lab.pass_time(1)
-    assert not there_is(lab)
+    assert not exists(lab)
     lab.restart("power")
-    assert not there_is(lab)
+    assert not exists(lab)
 
 
 @pytest.mark.parametrize("how", ["pop", "lease"])
@@ -39,9 +39,9 @@ def test_polled_empty_queue_is_kept(lab: Lab, how: str, is_paused: bool) -> None
         lab.pass_time(50_000)
         assert lab.answer(queue.pop if how == "pop" else partial(queue.lease, 1, 30_000)) in ((None,), ([],))
     lab.pass_time(59_999)
-    assert there_is(lab)
+    assert exists(lab)
     lab.pass_time(1)
-    assert not there_is(lab)
+    assert not exists(lab)
 
 
 @pytest.mark.parametrize("how", ["consumer", "pop", "lease", "wait"])
@@ -51,9 +51,9 @@ def test_auto_delete_time_starts_at_the_last_use(lab: Lab, how: str) -> None:
     lab.pass_time(50_000)
     end_ms = use(lab, queue, how)
     lab.pass_time(end_ms + 59_999)
-    assert there_is(lab)
+    assert exists(lab)
     lab.pass_time(1)
-    assert not there_is(lab)
+    assert not exists(lab)
 
 
 def use(lab: Lab, queue: LocalQueue, how: str) -> int:
@@ -61,7 +61,7 @@ def use(lab: Lab, queue: LocalQueue, how: str) -> int:
     if how == "consumer":
         peer = Peer(lab, queue)
         lab.pass_time(100_000)
-        assert there_is(lab)
+        assert exists(lab)
         peer.consumer.close()
     elif how == "pop":
         lab.answer(queue.pop)
@@ -83,17 +83,17 @@ def test_auto_delete_0_follows_the_last_consumer_or_a_minute(lab: Lab) -> None:
     lab.pass_time(100_000)
     first.consumer.close()
     lab.pass_time(100_000)
-    assert there_is(lab)
+    assert exists(lab)
     second.consumer.close()
     lab.pass_time(1)
-    assert not there_is(lab)
+    assert not exists(lab)
     queue = lab.queue(unused=0)
     lab.pass_time(50_000)
     assert lab.answer(queue.pop) == (None,)
     lab.pass_time(59_999)
-    assert there_is(lab)
+    assert exists(lab)
     lab.pass_time(1)
-    assert not there_is(lab)
+    assert not exists(lab)
 
 
 def test_auto_delete_0_counts_a_consumer_closed_during_creation(lab: Lab) -> None:
@@ -102,7 +102,7 @@ def test_auto_delete_0_counts_a_consumer_closed_during_creation(lab: Lab) -> Non
     assert queue is not None
     queue.subscribe(lambda _deliveries: None, window=1, on_closed=lambda _error: None).close()
     lab.pass_time(1000)
-    assert not there_is(lab)
+    assert not exists(lab)
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
@@ -111,21 +111,21 @@ def test_auto_delete_time_restarts_with_the_server(lab: Lab, how: str) -> None:
     lab.pass_time(50_000)
     lab.restart(how)
     lab.pass_time(50_000)
-    assert there_is(lab)
+    assert exists(lab)
     lab.pass_time(10_000)
-    assert not there_is(lab)
+    assert not exists(lab)
 
 
 def test_auto_delete_can_be_changed_on_an_existing_queue(lab: Lab) -> None:
     lab.queue(unused=60)
     lab.queue(unused=None)
     lab.pass_time(100_000)
-    assert there_is(lab)
+    assert exists(lab)
     lab.queue(unused=60)
     lab.pass_time(59_999)
-    assert there_is(lab)
+    assert exists(lab)
     lab.pass_time(1)
-    assert not there_is(lab)
+    assert not exists(lab)
 
 
 def test_deleted_unused_queue_is_not_found(lab: Lab) -> None:

@@ -163,13 +163,13 @@ def small_batch(salt: int = 99) -> bytes:
     return data
 
 
-def is_good(data: bytes, salt: int) -> bool:
+def is_valid(data: bytes, salt: int) -> bool:
     header = decode_batch_header(data, 0)
     return header is not None and batch_is_whole(data, 0, header.length, salt)
 
 
 def test_a_batch_is_whole() -> None:
-    assert is_good(small_batch(), 99)
+    assert is_valid(small_batch(), 99)
 
 
 def test_every_flipped_byte_of_a_batch_is_detected() -> None:
@@ -177,16 +177,16 @@ def test_every_flipped_byte_of_a_batch_is_detected() -> None:
     for index in range(len(data)):
         for flip in (0x01, 0x80, 0xFF):
             damaged = data[:index] + bytes([data[index] ^ flip]) + data[index + 1 :]
-            assert not is_good(damaged, 99), f"byte {index} ^ {flip:#x}"
+            assert not is_valid(damaged, 99), f"byte {index} ^ {flip:#x}"
 
 
 def test_truncated_batch_is_invalid() -> None:
     data = small_batch()
-    assert not any(is_good(data[:end], 99) for end in range(len(data)))
+    assert not any(is_valid(data[:end], 99) for end in range(len(data)))
 
 
 def test_batch_of_an_earlier_use_of_the_file_is_invalid() -> None:
-    assert not is_good(small_batch(salt=98), 99)
+    assert not is_valid(small_batch(salt=98), 99)
 
 
 def test_zeros_are_no_batch() -> None:
@@ -205,7 +205,7 @@ def test_filler_is_an_empty_batch(size: int) -> None:
     data = encode_filler(99, 12, size)
     assert data is not None and len(data) == size
     header = decode_batch_header(data, 0)
-    assert header is not None and is_good(data, 99)
+    assert header is not None and is_valid(data, 99)
     notes = bytes(max(size - BATCH_BYTES - 5, 0))
     assert header == BatchHeader(size, 0, 12, 0, 0, 0, 0, 0, 0, 0, size - BATCH_BYTES)
     assert list(decode_notes(data, BATCH_BYTES, size)) == ([(Note.FILLER, notes)] if size > BATCH_BYTES else [])

@@ -31,7 +31,7 @@ class Reader:
 
 
 @dataclass
-class Known:
+class ModelMessage:
     """A message."""
 
     body: bytes
@@ -44,7 +44,7 @@ class Known:
 class Model:
     """All there is to know."""
 
-    messages: dict[int, Known] = field(default_factory=dict)
+    messages: dict[int, ModelMessage] = field(default_factory=dict)
     readers: dict[str, Reader] = field(default_factory=dict)
     others: dict[str, set[int]] = field(default_factory=lambda: {"": set(), "x": set()})
     """What is pending in groups that are not declared."""
@@ -99,7 +99,7 @@ class History:
             assert error is None or isinstance(error, QueueFull)
             for seq in range(first, first + count) if error is None else ():
                 expires_ms = now_ms + ttl_ms if ttl_ms else 0
-                self.model.messages[seq] = Known(bodies[done], self.lab.host.wall_ms(), expires_ms, groups)
+                self.model.messages[seq] = ModelMessage(bodies[done], self.lab.host.wall_ms(), expires_ms, groups)
                 self.entitle(seq, groups)
                 done += 1
             done += count if error is not None else 0

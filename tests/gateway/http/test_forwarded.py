@@ -21,7 +21,7 @@ PROXIES = Networks(["10.0.0.0/8", "2001:db8::/32"])
 PROXY = Peer("10.0.0.1", 4711, False, Certificate(("DNS:proxy",), "CN=proxy"))
 
 
-def ask(**fields: str | list[str]) -> Peer:
+def forwarded_client(**fields: str | list[str]) -> Peer:
     """Return who asks, by the fields with these names; a list is the same field several times."""
     found = []
     for name, values in fields.items():
@@ -49,11 +49,11 @@ def ask(**fields: str | list[str]) -> Peer:
     ],
 )
 def test_client_is_the_last_address_that_is_no_proxy(chain: str, host: str, port: int) -> None:
-    peer = ask(x_forwarded_for=chain)
+    peer = forwarded_client(x_forwarded_for=chain)
     assert (peer.host, peer.port) == (host, port)
     assert (peer.certificate is None) is (host != PROXY.host), "a proxy's certificate is not its client's"
     fields = [f'for="{text.strip()}"' for text in chain.split(",")]
-    assert ask(forwarded=fields).host == host
+    assert forwarded_client(forwarded=fields).host == host
 
 
 @pytest.mark.parametrize(
@@ -63,42 +63,46 @@ def test_client_is_the_last_address_that_is_no_proxy(chain: str, host: str, port
 def test_malformed_forwarded_header_is_refused(value: str) -> None:
     """Each was read in quadratic time: one head of 16 kB stopped the server for seven seconds."""
     with pytest.raises(Problem, match="must be a list of name=value"):
-        ask(forwarded=value)
+        forwarded_client(forwarded=value)
 
 
 def test_overlong_forwarded_header_is_not_parsed() -> None:
     for field in ("forwarded", "x_forwarded_for"):
         with pytest.raises(Problem, match="at most 2048 bytes"):
-            ask(**{field: ["for=192.0.2.7"] * 200})
+            forwarded_client(**{field: ["for=192.0.2.7"] * 200})
 
 
 def test_empty_forwarded_elements_are_ignored() -> None:
-    assert ask(forwarded="for=192.0.2.7;;proto=https;").tls
-    assert ask(forwarded="for=192.0.2.7, ").host == "10.0.0.1", "the last proxy does not say whom it asks for"
-    client = ask(forwarded=',for=192.0.2.7 ; proto="https"')
+    assert forwarded_client(forwarded="for=192.0.2.7;;proto=https;").tls
+    assert forwarded_client(forwarded="for=192.0.2.7, ").host == "10.0.0.1", (
+        "the last proxy does not say whom it asks for"
+    )
+    client = forwarded_client(forwarded=',for=192.0.2.7 ; proto="https"')
     assert client.host == "192.0.2.7" and client.tls
 
 
 def test_scheme_is_taken_from_the_proxy() -> None:
-    assert ask(x_forwarded_for="192.0.2.7", x_forwarded_proto="https").tls
-    assert ask(x_forwarded_proto="HTTPS").tls
-    assert not ask(x_forwarded_for="192.0.2.7", x_forwarded_proto="http").tls
-    assert not ask(x_forwarded_for="192.0.2.7", x_forwarded_proto=["https", "http"]).tls
-    assert not ask(x_forwarded_for="192.0.2.7").tls
-    assert ask(forwarded="for=192.0.2.7;proto=https;host=q.example, for=10.2.2.2;proto=http").tls
-    assert not ask(forwarded="for=192.0.2.7 ; proto=http, for=10.2.2.2;proto=https").tls
-    assert ask(forwarded=r'By=x;FOR="192.0.2.\7";Proto="https"') == Peer("192.0.2.7", 0, True)
+    assert forwarded_client(x_forwarded_for="192.0.2.7", x_forwarded_proto="https").tls
+    assert forwarded_client(x_forwarded_proto="HTTPS").tls
+    assert not forwarded_client(x_forwarded_for="192.0.2.7", x_forwarded_proto="http").tls
+    assert not forwarded_client(x_forwarded_for="192.0.2.7", x_forwarded_proto=["https", "http"]).tls
+    assert not forwarded_client(x_forwarded_for="192.0.2.7").tls
+    assert forwarded_client(forwarded="for=192.0.2.7;proto=https;host=q.example, for=10.2.2.2;proto=http").tls
+    assert not forwarded_client(forwarded="for=192.0.2.7 ; proto=http, for=10.2.2.2;proto=https").tls
+    assert forwarded_client(forwarded=r'By=x;FOR="192.0.2.\7";Proto="https"') == Peer("192.0.2.7", 0, True)
 
 
 def test_contradicting_forwarding_headers_are_refused() -> None:
     """A proxy writes one of them, and the other is as the client sent it."""
     with pytest.raises(Problem, match="name different clients"):
-        ask(x_forwarded_for="192.0.2.7", forwarded="for=6.6.6.6")
-    assert ask(x_forwarded_for="192.0.2.7", forwarded="for=192.0.2.7;proto=https") == Peer("192.0.2.7", 0, True)
+        forwarded_client(x_forwarded_for="192.0.2.7", forwarded="for=6.6.6.6")
+    assert forwarded_client(x_forwarded_for="192.0.2.7", forwarded="for=192.0.2.7;proto=https") == Peer(
+        "192.0.2.7", 0, True
+    )
 
 
 def test_request_without_forwarding_headers_is_from_its_peer() -> None:
-    assert ask(via="1.1 x") is PROXY
+    assert forwarded_client(via="1.1 x") is PROXY
 
 
 @pytest.mark.anyio

@@ -12,28 +12,28 @@ from tests.kit.gateway import MESSAGES, QUEUE, Running, json_from
 pytestmark = pytest.mark.anyio
 
 
-async def said(gateway: Running, query: str = "") -> str:
+async def explain(gateway: Running, query: str = "") -> str:
     reply = await gateway.http.get(f"{QUEUE}/explain{query}")
     assert reply.status_code == 200, reply.text
     return " ".join(reply.json()["sentences"])
 
 
 async def test_explain_empty_queue(gateway: Running) -> None:
-    assert await said(gateway) == "It has no messages."
+    assert await explain(gateway) == "It has no messages."
 
 
 async def test_explain_queue_without_consumers(gateway: Running) -> None:
     await gateway.publish("1")
-    assert await said(gateway) == "1 message is ready. No consumer is connected."
+    assert await explain(gateway) == "1 message is ready. No consumer is connected."
 
 
 async def test_explain_paused_queue(gateway: Running) -> None:
     await gateway.publish("1", "2")
     await gateway.http.put(QUEUE, json={"paused": True})
-    text = await said(gateway)
+    text = await explain(gateway)
     assert text.startswith("It is paused") and "2 messages are ready." in text
     async with gateway.socket("consume", "?ack&limit=2"):
-        text = await said(gateway)
+        text = await explain(gateway)
         assert "Its only consumer has room." in text, "and not that they get them now"
 
 
@@ -42,7 +42,7 @@ async def test_explain_consumer_with_full_window(gateway: Running) -> None:
     async with gateway.socket("consume", "?ack&limit=2") as socket:
         for _ in range(4):
             await socket.recv()
-        text = await said(gateway)
+        text = await explain(gateway)
         assert "Its only consumer holds as many messages as its window allows, and must settle some." in text
         assert "2 messages are delivered and not settled. A consumer over WebSocket (at 127.0.0.1:" in text
         assert ") has held 2 of them, the oldest since 20" in text, "and not only in the JSON of holders"
@@ -78,25 +78,27 @@ async def test_explain_leased_or_delayed_messages(gateway: Running) -> None:
     await gateway.publish("1")
     await gateway.http.post(f"{MESSAGES}/lease", json={"seconds": 60})
     await gateway.http.post(f"{MESSAGES}?delay=3600", content="2")
-    text = await said(gateway)
+    text = await explain(gateway)
     assert "Of these 1 is leased; the first returns at 20" in text
     assert "1 message is delayed; the first is due at 20" in text
 
 
 async def test_explain_messages_of_an_undeclared_group(gateway: Running) -> None:
     await gateway.http.post(f"{MESSAGES}?groups=zz", content="1")
-    assert "1 message is ready for group zz, which is not declared" in await said(gateway)
-    assert (await said(gateway, "?group=zz")).startswith(
+    assert "1 message is ready for group zz, which is not declared" in await explain(gateway)
+    assert (await explain(gateway, "?group=zz")).startswith(
         "Group zz is not declared: it gets only messages that are published for it. 1"
     )
-    assert "1 message is ready for group zz. No consumer is connected for group zz." in await said(gateway, "?group=zz")
+    assert "1 message is ready for group zz. No consumer is connected for group zz." in await explain(
+        gateway, "?group=zz"
+    )
 
 
 async def test_explain_full_queue(gateway: Running) -> None:
     await gateway.http.put(QUEUE, json={"cap": "64KiB"})
     while (await gateway.http.post(MESSAGES, content="x" * 4000)).status_code == 201:
         pass
-    text = await said(gateway)
+    text = await explain(gateway)
     assert "It refused 1 message in the last minute; the largest message that fits now is" in text
     assert "of its cap of 64 KiB, and" in text and "when it is full, it refuses messages" in text
 
@@ -105,10 +107,10 @@ async def test_explain_queue_refusing_below_its_cap(gateway: Running) -> None:
     """At 77 % of a small cap, and with a message that is large for it, none of this was reported."""
     await gateway.http.put(QUEUE, json={"cap": "256KiB"})
     await gateway.publish(*["x" * 60_000] * 2)
-    assert "refused" not in await said(gateway) and "takes" not in await said(gateway)
+    assert "refused" not in await explain(gateway) and "takes" not in await explain(gateway)
     for _ in range(3):
         assert (await gateway.http.post(MESSAGES, content="x" * 60_000)).status_code == 507
-    text = await said(gateway)
+    text = await explain(gateway)
     assert "It refused 3 messages in the last minute; the largest message that fits now is" in text
     statuses: list[int] = []
     for _ in range(2):  # it may count on cleaning that brings back less; then it is exact
@@ -127,15 +129,15 @@ async def test_explain_full_disk_without_naming_the_cap(gateway: Running, monkey
     """It said how much of its cap it takes, as if that were the cause."""
     await gateway.publish("1")
     monkeypatch.setattr(LocalQueue, "space", lambda _: Space(reserved=400_000, available=0, refused_last_minute=3))
-    assert (await said(gateway)).endswith("It refused 3 messages in the last minute; none fits now.")
+    assert (await explain(gateway)).endswith("It refused 3 messages in the last minute; none fits now.")
 
 
 async def test_explain_a_message(gateway: Running) -> None:
     reply = await gateway.http.post(MESSAGES, content="1")
     message_id = reply.headers["x-msg-id"]
-    assert f"Message {message_id} is ready" in await said(gateway, f"?id={message_id}")
+    assert f"Message {message_id} is ready" in await explain(gateway, f"?id={message_id}")
     await gateway.http.delete(MESSAGES)
-    assert "is not in this queue" in await said(gateway, f"?id={message_id}")
+    assert "is not in this queue" in await explain(gateway, f"?id={message_id}")
 
 
 async def test_info_has_the_oldest_message_and_the_bindings(gateway: Running) -> None:
@@ -201,7 +203,7 @@ async def test_explain_ready_messages_behind_others_of_their_keys(gateway: Runni
         first = await json_from(socket)
         for _ in range(3):
             await socket.recv()
-        text = await said(gateway)
+        text = await explain(gateway)
         assert "2 messages are ready. They all wait behind others of their keys that are not settled" in text
         assert f"the first behind message {first['id']}." in text
         assert "Its only consumer has room." in text
@@ -210,20 +212,20 @@ async def test_explain_ready_messages_behind_others_of_their_keys(gateway: Runni
             await socket.recv()
         await gateway.http.put(QUEUE, json={"paused": True})
         await gateway.publish("3")
-        assert "behind others" not in await said(gateway)
+        assert "behind others" not in await explain(gateway)
 
 
 async def test_explain_messages_held_by_limits(gateway: Running) -> None:
     await gateway.http.put(QUEUE, json={"in_flight": 2})
     await gateway.publish("1", "2", "3")
     await gateway.http.post(f"{MESSAGES}/lease")
-    text = await said(gateway)
+    text = await explain(gateway)
     assert "1 of them is held back: the option in_flight allows 2 that are delivered and not settled." in text
     info = (await gateway.http.get(QUEUE)).json()
     assert (info["rdy"], info["held_back"], info["limited_by"]) == (2, 1, "in_flight")
     await gateway.http.put(QUEUE, json={"in_flight": 0, "rate": 0.001, "burst": 1})
     await gateway.publish("4")
-    text = await said(gateway)
+    text = await explain(gateway)
     assert "3 of them are held back: the option rate allows 0.001 deliveries a second" in text
     metrics = (await gateway.http.get("/metrics")).text
     assert 'curbstone_queue_held_back{project="p1",queue="q",why="rate"} 3.0' in metrics
@@ -236,7 +238,7 @@ async def test_explain_messages_held_by_key_limits(gateway: Running) -> None:
     for _ in range(4):
         await gateway.http.post(MESSAGES, content="m", headers={"x-key": "a"})
     await gateway.http.post(f"{MESSAGES}/lease", json={"count": 10})
-    text = await said(gateway)
+    text = await explain(gateway)
     assert "The next one is of the key with the fewest that are delivered and not settled" in text
     assert (
         "They all are held back: the options allow 2 of a key that are delivered and not settled (key_limit)." in text
@@ -246,34 +248,34 @@ async def test_explain_messages_held_by_key_limits(gateway: Running) -> None:
     metrics = (await gateway.http.get("/metrics")).text
     assert 'curbstone_queue_held_back{project="p1",queue="q",why="keys"} 2.0' in metrics
     waiting = (await gateway.http.get(f"{MESSAGES}?state=rdy")).json()["messages"][0]["id"]
-    text = await said(gateway, f"?id={waiting}")
+    text = await explain(gateway, f"?id={waiting}")
     assert "waits: 2 of its key are delivered and not settled, as many as the option key_limit allows." in text
     await gateway.http.put(QUEUE, json={"key_limit": 0, "key_rate": 0.001, "key_burst": 1})
     await gateway.http.post(f"{MESSAGES}/lease", json={"count": 10})
-    text = await said(gateway)
+    text = await explain(gateway)
     assert "held back: the options allow 0.001 deliveries of a key a second (key_rate); the next one may be at" in text
-    text = await said(gateway, f"?id={waiting}")
+    text = await explain(gateway, f"?id={waiting}")
     assert "is ready: it is delivered when its key is the one with the fewest" in text
 
 
 async def test_explain_waiting_priorities(gateway: Running) -> None:
     await gateway.publish("1", "2")
-    assert "priority" not in await said(gateway)
+    assert "priority" not in await explain(gateway)
     for priority in ("9", "9", "0"):
         await gateway.http.post(MESSAGES, content="x", headers={"x-priority": priority})
-    text = await said(gateway)
+    text = await explain(gateway)
     assert "2 of its 5 messages have priority 9 and go first; the others have 0 to 4." in text
     assert "They wait while those are ready, unless the option oldest_every is set." in text
     await gateway.http.put(QUEUE, json={"oldest_every": 10})
-    assert "One of 10 deliveries goes to the oldest message, whatever its priority." in await said(gateway)
+    assert "One of 10 deliveries goes to the oldest message, whatever its priority." in await explain(gateway)
     async with gateway.socket("consume", "?ack&limit=1") as socket:
         for _ in range(2):
             await socket.recv()
-        assert "A higher priority does not overtake the messages that it holds" in await said(gateway)
+        assert "A higher priority does not overtake the messages that it holds" in await explain(gateway)
     (found,) = (await gateway.http.get(f"{MESSAGES}?limit=1")).json()["messages"]
-    assert "priority" not in await said(gateway, f"?id={found['id']}")
+    assert "priority" not in await explain(gateway, f"?id={found['id']}")
     last = (await gateway.http.get(MESSAGES)).json()["messages"][-1]
-    assert "is ready, with priority 0: it is delivered after those of a higher one" in await said(
+    assert "is ready, with priority 0: it is delivered after those of a higher one" in await explain(
         gateway, f"?id={last['id']}"
     )
 
@@ -281,11 +283,15 @@ async def test_explain_waiting_priorities(gateway: Running) -> None:
 async def test_explain_messages_skipped_for_unique_names(gateway: Running) -> None:
     named = {"x-unique": "a"}
     first = await gateway.http.post(MESSAGES, content="x", headers=named)
-    text = await said(gateway, f"?id={first.headers['x-msg-id']}")
+    text = await explain(gateway, f"?id={first.headers['x-msg-id']}")
     assert text.endswith("Until it is settled in every group, no other message named 'a' is stored.")
     await gateway.http.post(MESSAGES, content="x", headers=named)
-    assert "Since the start one message was not stored, because another one had its unique name." in await said(gateway)
+    assert "Since the start one message was not stored, because another one had its unique name." in await explain(
+        gateway
+    )
     await gateway.http.post(MESSAGES, content="x", headers=named)
-    assert "Since the start 2 messages were not stored, because others had their unique names." in await said(gateway)
+    assert "Since the start 2 messages were not stored, because others had their unique names." in await explain(
+        gateway
+    )
     metrics = (await gateway.http.get("/metrics")).text
     assert 'curbstone_queue_messages_duplicate_total{project="p1",queue="q"} 2.0' in metrics

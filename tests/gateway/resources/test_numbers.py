@@ -12,14 +12,14 @@ def numbers(seq: int, after: int | None = None, producer: str = "web-1") -> dict
     return headers if after is None else headers | {"x-msg-after": str(after)}
 
 
-def made(server: ServerProcess) -> str:
+def create_queue(server: ServerProcess) -> str:
     url = f"{server.url}/v2/p/queues/q"
     assert httpx.put(url).status_code == 201
     return url
 
 
 def test_a_number_is_stored_once_also_after_kill_9(server: ServerProcess) -> None:
-    url = made(server)
+    url = create_queue(server)
     first = httpx.post(f"{url}/messages", content=b"one", headers=numbers(1041, after=0))
     assert (first.status_code, first.headers.get("x-msg-duplicate")) == (201, None)
     server.kill()
@@ -33,7 +33,7 @@ def test_a_number_is_stored_once_also_after_kill_9(server: ServerProcess) -> Non
 
 
 def test_stored_messages_of_a_repeated_batch_are_skipped(server: ServerProcess) -> None:
-    url = made(server)
+    url = create_queue(server)
     batch = [{"message": str(number)} for number in range(1, 6)]
     assert len(httpx.post(f"{url}/messages/batch", json=batch[:3], headers=numbers(1)).json()["ids"]) == 3
     reply = httpx.post(f"{url}/messages/batch", json=batch, headers=numbers(1))
@@ -44,7 +44,7 @@ def test_stored_messages_of_a_repeated_batch_are_skipped(server: ServerProcess) 
 
 
 def test_early_number_is_409_with_the_expected_number(server: ServerProcess) -> None:
-    url = made(server)
+    url = create_queue(server)
     httpx.post(f"{url}/messages", content=b"one", headers=numbers(1))
     for path, body in (("/messages", {"content": b"three"}), ("/messages/batch", {"json": [{"message": "three"}]})):
         refused = httpx.post(url + path, headers=numbers(3), **body)
@@ -79,7 +79,7 @@ def test_second_message_does_not_overtake_a_refused_first(
 
 
 def test_last_stored_number_of_a_producer_is_reported(server: ServerProcess) -> None:
-    url = made(server)
+    url = create_queue(server)
     assert httpx.get(f"{url}/producers/web-1").status_code == 404
     stored = httpx.post(f"{url}/messages", content=b"one", headers=numbers(7, after=0))
     last = httpx.get(f"{url}/producers/web-1").json()
@@ -88,7 +88,7 @@ def test_last_stored_number_of_a_producer_is_reported(server: ServerProcess) -> 
 
 
 def test_bad_numbers_are_400(server: ServerProcess) -> None:
-    url = made(server)
+    url = create_queue(server)
     bad: list[dict[str, str]] = [{"x-msg-producer": "p"}, {"x-msg-seq": "1"}, {"x-msg-after": "1"}]
     bad += [numbers(1, producer=name) for name in ("", "a b", "x" * 65)]
     bad += [numbers(1) | {"x-msg-seq": seq} for seq in ("0", "-1", "1.5", "1" * 16, "")]

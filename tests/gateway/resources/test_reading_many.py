@@ -23,7 +23,7 @@ async def stocked(gateway: Running, **counts: int) -> None:
             assert (await gateway.http.post(path + "/messages", content=b"%d" % number)).status_code == 201
 
 
-async def ask(gateway: Running, path: str, **fields: Any) -> dict[str, Any]:
+async def post(gateway: Running, path: str, **fields: Any) -> dict[str, Any]:
     reply = await gateway.http.post(path, json=fields)
     assert reply.status_code == 200, reply.text
     found: dict[str, Any] = reply.json()
@@ -32,29 +32,29 @@ async def ask(gateway: Running, path: str, **fields: Any) -> dict[str, Any]:
 
 async def test_multi_queue_offsets_match_single_ones(gateway: Running) -> None:
     await stocked(gateway, a=3, b=1)
-    found = await ask(gateway, OFFSETS, group="g", bytes=1000, queues={"b": 1, "a": 2, "none": 0})
+    found = await post(gateway, OFFSETS, group="g", bytes=1000, queues={"b": 1, "a": 2, "none": 0})
     assert found["missing"] == ["none"]
     for name, after in (("a", 2), ("b", 1)):
         one = await gateway.http.get(f"/v2/p1/queues/{name}/offsets?group=g&bytes=1000&after={after}")
         assert found["queues"].pop(name) == one.json()
     assert not found["queues"]
-    assert (await ask(gateway, OFFSETS, group="h", queues={"a": 0}))["missing"] == ["a"]
-    assert (await ask(gateway, OFFSETS, bytes="staged", queues={"a": 0}))["queues"]["a"]["bytes_max"] > 1000
+    assert (await post(gateway, OFFSETS, group="h", queues={"a": 0}))["missing"] == ["a"]
+    assert (await post(gateway, OFFSETS, bytes="staged", queues={"a": 0}))["queues"]["a"]["bytes_max"] > 1000
 
 
 async def test_multi_queue_wait_ends_with_the_first_new_message(gateway: Running) -> None:
     await stocked(gateway, a=1, b=1)
     known = {"a": 2, "b": 2}
-    assert (await ask(gateway, OFFSETS, wait=0.001, queues=known))["queues"]["a"]["next"] == 2
-    waiting = asyncio.ensure_future(ask(gateway, OFFSETS, wait=30, queues=known))
+    assert (await post(gateway, OFFSETS, wait=0.001, queues=known))["queues"]["a"]["next"] == 2
+    waiting = asyncio.ensure_future(post(gateway, OFFSETS, wait=30, queues=known))
     await gateway.http.get("/healthz")
     await gateway.http.post("/v2/p1/queues/b/messages", content=b"m")
     async with asyncio.timeout(60):
         assert (await waiting)["queues"]["b"]["next"] == 3
     async with asyncio.timeout(60):
-        await ask(gateway, OFFSETS, wait=30, queues={"a": 2, "b": 2})
-        await ask(gateway, OFFSETS, wait=30, queues={"a": 2, "none": 0})
-    waiting = asyncio.ensure_future(ask(gateway, OFFSETS, wait=30, queues={"a": 2, "b": 3}))
+        await post(gateway, OFFSETS, wait=30, queues={"a": 2, "b": 2})
+        await post(gateway, OFFSETS, wait=30, queues={"a": 2, "none": 0})
+    waiting = asyncio.ensure_future(post(gateway, OFFSETS, wait=30, queues={"a": 2, "b": 3}))
     await gateway.http.get("/healthz")
     assert (await gateway.http.delete("/v2/p1/queues/a")).status_code == 204
     async with asyncio.timeout(60):
@@ -65,10 +65,10 @@ async def test_multi_queue_acks_are_independent(gateway: Running) -> None:
     await stocked(gateway, a=3, b=1, c=2)
     epoch = (await gateway.http.get("/v2/p1/queues/a/offsets")).json()["epoch"]
     acks = {"a": {"upTo": 2, "epoch": epoch}, "b": {"upTo": 9}, "c": {"upTo": 1, "epoch": "0" * 12}, "d": {"upTo": 1}}
-    found = await ask(gateway, ACKS, group="g", reader="one", queues=acks)
+    found = await post(gateway, ACKS, group="g", reader="one", queues=acks)
     assert found["queues"]["a"]["position"] == 3
     assert {name: problem["status"] for name, problem in found["problems"].items()} == {"b": 400, "c": 409, "d": 404}
-    found = await ask(gateway, ACKS, group="g", reader="two", queues={"a": {"upTo": 1}, "b": {"upTo": 1}})
+    found = await post(gateway, ACKS, group="g", reader="two", queues={"a": {"upTo": 1}, "b": {"upTo": 1}})
     assert found["problems"]["a"]["other_reader"] is True
     assert found["problems"]["a"]["acked"] == 2
     assert found["queues"]["b"]["position"] == 2

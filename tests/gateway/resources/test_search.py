@@ -14,7 +14,7 @@ from tests.kit.gateway import MESSAGES, QUEUE, Running
 SEARCH = QUEUE + "/search"
 
 
-async def found(gateway: Running, **query: object) -> dict[str, Any]:
+async def search(gateway: Running, **query: object) -> dict[str, Any]:
     reply = await gateway.http.get(SEARCH, params={name: str(value) for name, value in query.items()})
     assert reply.status_code == 200, reply.text
     answer: dict[str, Any] = reply.json()
@@ -31,19 +31,19 @@ async def test_search_covers_bodies_and_headers_in_any_state_ignoring_case(gatew
     await gateway.publish("x", **{"x-msg-x-note": "an ORDER: 19"})
     (await gateway.http.post(MESSAGES + "?delay=100", content="later order")).raise_for_status()
     await gateway.http.post(MESSAGES + "/lease", json={"count": 1})
-    answer = await found(gateway, text="oRDER")
+    answer = await search(gateway, text="oRDER")
     assert bodies(answer) == ["Order 17", "order 18", "x", "later order"]
     assert [each["state"] for each in answer["messages"]] == ["wip", "rdy", "rdy", "delayed"]
     assert answer["looked"]["messages"] == 5 and answer["looked"]["bytes"] > 0 and "next" not in answer
-    assert bodies(await found(gateway, text="order: 19")) == ["x"]
-    assert bodies(await found(gateway, text="orders")) == []
+    assert bodies(await search(gateway, text="order: 19")) == ["x"]
+    assert bodies(await search(gateway, text="orders")) == []
 
 
 @pytest.mark.anyio
 async def test_settled_messages_are_not_found_and_text_is_utf8(gateway: Running) -> None:
     await gateway.publish("größer", "größer")
     assert (await gateway.http.delete(MESSAGES)).status_code == 200
-    assert len(bodies(await found(gateway, text="größ"))) == 1
+    assert len(bodies(await search(gateway, text="größ"))) == 1
 
 
 @pytest.mark.anyio
@@ -52,11 +52,11 @@ async def test_search_can_be_continued_after_its_limit(gateway: Running) -> None
     all_of_it: list[str] = []
     after: dict[str, object] = {}
     for _ in range(4):
-        answer = await found(gateway, text="m", limit=3, **after)
+        answer = await search(gateway, text="m", limit=3, **after)
         all_of_it += bodies(answer)
         after = {"after": answer["messages"][-1]["id"]} if "next" not in answer else {"after": answer["next"]}
     assert all_of_it == [f"m{number}" for number in range(10)]
-    assert bodies(await found(gateway, text="m", **after)) == []
+    assert bodies(await search(gateway, text="m", **after)) == []
 
 
 @pytest.mark.anyio
@@ -67,11 +67,11 @@ async def test_search_is_bounded_by_bytes_and_reports_its_position(
     monkeypatch.setattr(searching, "PAGE_BYTES", 3000)
     batch = [{"message": ("last" if number == 99 else "y") + "x" * 500} for number in range(100)]
     await gateway.http.post(MESSAGES + "/batch", content=orjson.dumps(batch))
-    answer = await found(gateway, text="last")
+    answer = await search(gateway, text="last")
     calls, looked = 1, answer["looked"]["messages"]
     while "next" in answer:
         assert answer["messages"] == [] and answer["looked"]["bytes"] <= 11_000
-        answer = await found(gateway, text="last", after=answer["next"])
+        answer = await search(gateway, text="last", after=answer["next"])
         calls, looked = calls + 1, looked + answer["looked"]["messages"]
     assert calls >= 5 and looked == 100
     assert bodies(answer) == ["last" + "x" * 500]
@@ -97,8 +97,8 @@ async def fill(gateway: Running, count: int) -> None:
 @pytest.mark.anyio
 async def test_search_supports_a_filter_with_or_without_text(gateway: Running) -> None:
     await fill(gateway, 12)
-    assert bodies(await found(gateway, filter="n >= 10 OR n = 1")) == ["1", "10", "11", "later"]
-    assert bodies(await found(gateway, filter="n >= 10", text="1")) == ["10", "11"]
+    assert bodies(await search(gateway, filter="n >= 10 OR n = 1")) == ["1", "10", "11", "later"]
+    assert bodies(await search(gateway, filter="n >= 10", text="1")) == ["10", "11"]
     assert (await gateway.http.get(SEARCH, params={"filter": "n ="})).status_code == 400
     assert (await gateway.http.get(SEARCH)).status_code == 400
 

@@ -43,18 +43,18 @@ class Reader:
         self.session = QueuesSession("default", authenticator.connections, access, CALLER, SETTINGS, Traffic())
         self.wire = FakeWire(self.session)
 
-    def say(self, *commands: dict[str, Any] | str) -> list[Any]:
+    def send(self, *commands: dict[str, Any] | str) -> list[Any]:
         """Send commands in one read; return all that comes, with time standing still."""
         self.session.receive([text(each if isinstance(each, str) else json.dumps(each)) for each in commands])
-        return self.hear()
+        return self.receive()
 
-    def hear(self) -> list[Any]:
+    def receive(self) -> list[Any]:
         self.lab.settle()
         return self.wire.take_json()
 
     def subscribe(self, name: str, **options: Any) -> list[Any]:
         """Subscribe; return what comes behind that."""
-        reported, *rest = self.say({"subscribe": name, "ack": True, "encoding": "utf8", **options})
+        reported, *rest = self.send({"subscribe": name, "ack": True, "encoding": "utf8", **options})
         assert reported == {"subscribed": name}
         return rest
 
@@ -86,7 +86,7 @@ def test_deliveries_name_their_queue_and_are_settled_there(lab: Lab) -> None:
         ("b", "b1"),
     ]
     assert len({each["ackId"] for each in (first, second, third)}) == 3
-    reported = reader.say(
+    reported = reader.send(
         {"ackId": third["ackId"]}, {"nackId": first["ackId"], "delay": 60}, {"ackId": second["ackId"]}
     )
     assert sorted(reported, key=str) == sorted(
@@ -99,7 +99,7 @@ def test_deliveries_name_their_queue_and_are_settled_there(lab: Lab) -> None:
 def test_delivery_frames_match_a_single_queue_socket_plus_queue(lab: Lab) -> None:
     filled(lab, "a", "body")
     reader = Reader(lab)
-    reported, metadata, payload = reader.say({"subscribe": "a"})
+    reported, metadata, payload = reader.send({"subscribe": "a"})
     assert reported == {"subscribed": "a"}
     assert list(metadata) == ["queue", "Content-Type", "timestamp", "redelivered", "id", "tries"]
     assert payload == b"body"
@@ -111,7 +111,7 @@ def test_each_subscription_has_its_own_window(lab: Lab) -> None:
     reader = Reader(lab)
     assert [each["message"] for each in reader.subscribe("a", limit=1)] == ["1"]
     assert [each["message"] for each in reader.subscribe("b", limit=2)] == ["1", "2"]
-    more = reader.say({"window": "a", "limit": 3})
+    more = reader.send({"window": "a", "limit": 3})
     assert [(each["queue"], each["message"]) for each in more] == [("a", "2"), ("a", "3")]
 
 
@@ -119,10 +119,10 @@ def test_expired_delivery_is_reported_and_redelivered(lab: Lab) -> None:
     filled(lab, "a", "1", "2")
     reader = Reader(lab)
     first, second = reader.subscribe("a", lease=30)
-    reported = reader.say({"extendId": second["ackId"], "seconds": 60})
+    reported = reader.send({"extendId": second["ackId"], "seconds": 60})
     assert reported == [{"extended": [second["ackId"]]}]
     lab.pass_time(31_000)
-    stale, again = reader.hear()
+    stale, again = reader.receive()
     assert stale == {"stale": [first["ackId"]]}
     assert (again["message"], again["tries"]) == ("1", 1)
 
@@ -132,10 +132,10 @@ def test_an_empty_frame_ends_all_deliveries_and_settling_continues(lab: Lab) -> 
     reader = Reader(lab)
     (delivery,) = reader.subscribe("a")
     reader.subscribe("b")
-    assert reader.say("") == []
+    assert reader.send("") == []
     lab.publish(a, "2")
     lab.publish(b, "2")
-    assert reader.say({"ackId": delivery["ackId"]}) == [{"settled": [delivery["ackId"]]}]
+    assert reader.send({"ackId": delivery["ackId"]}) == [{"settled": [delivery["ackId"]]}]
     assert (counts(a), counts(b)) == ((1, 0), (1, 0))
 
 
@@ -143,7 +143,7 @@ def test_unsubscribe_requeues_after_settles_of_the_same_read(lab: Lab) -> None:
     a = filled(lab, "a", "1", "2")
     reader = Reader(lab)
     first, second = reader.subscribe("a")
-    reported = reader.say({"ackId": first["ackId"]}, {"unsubscribe": "a"}, {"ackId": second["ackId"]})
+    reported = reader.send({"ackId": first["ackId"]}, {"unsubscribe": "a"}, {"ackId": second["ackId"]})
     assert reported == [{"unsubscribed": "a"}, {"stale": [second["ackId"]]}, {"settled": [first["ackId"]]}]
     assert counts(a) == (1, 0)
     assert [(each["message"], each["tries"]) for each in reader.subscribe("a")] == [("2", 1)]
@@ -156,8 +156,8 @@ def test_a_deleted_queue_ends_its_subscription_and_nothing_else(lab: Lab) -> Non
     (gone,) = reader.subscribe("a")
     (kept,) = reader.subscribe("b")
     lab.answer(lambda done: lab.broker.delete(lab.broker.get(b.name._replace(queue="a")).name, done))
-    assert reader.hear() == [{"unsubscribed": "a", "code": 404, "error": "no such queue: default/a"}]
-    reported = reader.say({"ackId": gone["ackId"]}, {"ackId": kept["ackId"]})
+    assert reader.receive() == [{"unsubscribed": "a", "code": 404, "error": "no such queue: default/a"}]
+    reported = reader.send({"ackId": gone["ackId"]}, {"ackId": kept["ackId"]})
     assert sorted(reported, key=str) == [{"settled": [kept["ackId"]]}, {"stale": [gone["ackId"]]}]
     filled(lab, "a", "again")
     assert [each["message"] for each in reader.subscribe("a")] == ["again"]
@@ -195,11 +195,11 @@ def test_refusal_is_named_and_keeps_the_socket(lab: Lab, command: dict[str, Any]
     lab.queue("b")
     reader = Reader(lab)
     (delivery,) = reader.subscribe("a")
-    (reported,) = reader.say(command)
+    (reported,) = reader.send(command)
     verb = next(iter(command))
     assert (reported["code"], reported[verb]) == (code, command[verb])
     assert error in reported["error"]
-    assert reader.say({"ackId": delivery["ackId"]}) == [{"settled": [delivery["ackId"]]}]
+    assert reader.send({"ackId": delivery["ackId"]}) == [{"settled": [delivery["ackId"]]}]
 
 
 @pytest.mark.parametrize(
@@ -210,9 +210,9 @@ def test_refused_settle_keeps_the_delivery(lab: Lab, beside: dict[str, Any], err
     filled(lab, "a", "1")
     reader = Reader(lab)
     (delivery,) = reader.subscribe("a")
-    (reported,) = reader.say({"nackId": delivery["ackId"], **beside})
+    (reported,) = reader.send({"nackId": delivery["ackId"], **beside})
     assert (reported["code"], reported["nackId"]) == (400, delivery["ackId"]) and error in reported["error"]
-    assert reader.say({"ackId": delivery["ackId"]}) == [{"settled": [delivery["ackId"]]}]
+    assert reader.send({"ackId": delivery["ackId"]}) == [{"settled": [delivery["ackId"]]}]
 
 
 def test_reject_waiting_for_the_dead_letter_queue_keeps_the_socket(lab: Lab) -> None:
@@ -221,21 +221,21 @@ def test_reject_waiting_for_the_dead_letter_queue_keeps_the_socket(lab: Lab) -> 
     a = filled(lab, "a", "1", "2", "3", dead_letter="dead")
     reader = Reader(lab)
     first, second, third = reader.subscribe("a")
-    (reported,) = reader.say({"rejectId": first["ackId"], "error": "bad"})
+    (reported,) = reader.send({"rejectId": first["ackId"], "error": "bad"})
     assert (reported["rejectId"], reported["code"]) == (first["ackId"], 507) and "publish_paused" in reported["error"]
-    (settled,) = reader.say({"ackId": second["ackId"]})
+    (settled,) = reader.send({"ackId": second["ackId"]})
     assert settled == {"settled": [second["ackId"]]}
-    assert reader.say({"rejectId": first["ackId"]}) == [{"stale": [first["ackId"]]}]
+    assert reader.send({"rejectId": first["ackId"]}) == [{"stale": [first["ackId"]]}]
     lab.answer(lambda done: lab.broker.declare(dead.name, {"publish_paused": False}, done))
     lab.pass_time(60_000)
     assert (lab.bodies(dead), counts(a)) == ([b"1"], (0, 1))
-    assert reader.say({"rejectId": third["ackId"]}) == [{"settled": [third["ackId"]]}]
+    assert reader.send({"rejectId": third["ackId"]}) == [{"settled": [third["ackId"]]}]
 
 
 @pytest.mark.parametrize("command", [{}, {"other": 1}, {"ackId": 5}, {"subscribe": None}, {"publish": ["a"]}])
 def test_a_command_that_names_no_queue_and_no_delivery_is_refused(lab: Lab, command: dict[str, Any]) -> None:
     reader = Reader(lab)
-    (reported,) = reader.say(command)
+    (reported,) = reader.send(command)
     named = {} if command == {"other": 1} else command
     assert reported == {"code": 400, "error": reported["error"], **named}
     assert reader.wire.code is None
@@ -246,7 +246,7 @@ def test_invalid_command_ends_the_socket_after_pending_publishes(lab: Lab, frame
     a = lab.queue("a")
     reader = Reader(lab)
     reader.session.receive([text('{"publish":"a","message":"m"}'), frame, text('{"publish":"a","message":"n"}')])
-    confirmed, error = reader.hear()
+    confirmed, error = reader.receive()
     assert confirmed["published"] == "a"
     assert error == {"code": 400, "error": "Payload must be a JSON object."}
     assert reader.wire.code == 1000
@@ -259,7 +259,7 @@ def test_invalid_command_ends_the_socket_after_pending_publishes(lab: Lab, frame
 def test_messages_are_answered_in_their_order_whatever_queue_they_are_for(lab: Lab) -> None:
     a, b = lab.queue("a"), lab.queue("b")
     reader = Reader(lab)
-    reported = reader.say(
+    reported = reader.send(
         {"publish": "a", "message": "1", "Content-Type": "text/plain", "x-msg-x-color": "blue"},
         {"publish": "a", "message": "Mg==", "encoding": "base64"},
         {"publish": "none", "message": "3"},
@@ -279,7 +279,7 @@ def test_full_queue_refuses_only_its_messages(lab: Lab) -> None:
     lab.queue("a", cap="64KiB")
     b = lab.queue("b")
     reader = Reader(lab)
-    reported = reader.say(*[{"publish": name, "message": "m" * 999} for _ in range(MANY) for name in ("a", "b")])
+    reported = reader.send(*[{"publish": name, "message": "m" * 999} for _ in range(MANY) for name in ("a", "b")])
     of_a = [each for each in reported if each.get("publish") == "a"]
     assert of_a and {each["code"] for each in of_a} == {507}
     assert len([each for each in reported if each.get("published") == "b"]) == len(lab.bodies(b)) == MANY
@@ -291,7 +291,7 @@ def test_immediate_engine_refusal_is_reported_alone(lab: Lab, monkeypatch: pytes
     monkeypatch.setattr(LocalQueue, "publish", picky(LocalQueue.publish))
     reader = Reader(lab)
     bodies = [("1", {}), ("2", {"x-msg-x-bad": "1"}), ("3", {})]
-    reported = reader.say(*({"publish": "a", "message": body, **more} for body, more in bodies))
+    reported = reader.send(*({"publish": "a", "message": body, **more} for body, more in bodies))
     assert [each.get("code") for each in reported] == [None, 501, None]
     monkeypatch.undo()
     assert lab.bodies(a) == [b"1", b"3"]
@@ -302,7 +302,7 @@ def test_delivered_frames_can_be_republished(lab: Lab) -> None:
     b = lab.queue("b")
     reader = Reader(lab)
     (delivery,) = reader.subscribe("a")
-    reported = reader.say({"publish": "b", **delivery}, {"ackId": delivery["ackId"]})
+    reported = reader.send({"publish": "b", **delivery}, {"ackId": delivery["ackId"]})
     assert {"settled": [delivery["ackId"]]} in reported and any(each.get("published") == "b" for each in reported)
     assert lab.bodies(b) == [b"1"]
 
@@ -314,7 +314,7 @@ def test_stop_answers_accepted_messages(lab: Lab) -> None:
     reader.session.receive([text('{"publish":"a","message":"2"}')])
     reader.session.stop()
     assert reader.wire.code is None
-    (reported,) = reader.hear()
+    (reported,) = reader.receive()
     assert reported["published"] == "a"
     assert reader.wire.code == 1001
     lab.settle()
@@ -335,7 +335,7 @@ def test_delayed_refusal_counts_all_its_messages(lab: Lab, monkeypatch: pytest.M
     assert not reader.wire.is_held
     reader.session.receive([refused])
     assert reader.wire.is_held
-    assert [each.get("code") for each in reader.hear()] == [None, 400, 400]
+    assert [each.get("code") for each in reader.receive()] == [None, 400, 400]
     assert not reader.wire.is_held
 
 
@@ -347,10 +347,10 @@ def test_no_deliveries_while_the_peer_does_not_read(lab: Lab) -> None:
     reader.subscribe("b", ack=False)  # also not to one that begins meanwhile
     lab.publish(a, "1")
     lab.publish(b, "2")
-    assert reader.hear() == []
+    assert reader.receive() == []
     assert (counts(a), counts(b)) == ((1, 0), (1, 0))
     reader.session.resume()
-    assert sorted(each["message"] for each in reader.hear()) == ["1", "2"]
+    assert sorted(each["message"] for each in reader.receive()) == ["1", "2"]
 
 
 def test_subscriptions_of_a_socket_are_limited(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,9 +360,9 @@ def test_subscriptions_of_a_socket_are_limited(lab: Lab, monkeypatch: pytest.Mon
     reader = Reader(lab)
     reader.subscribe("a")
     reader.subscribe("b")
-    (reported,) = reader.say({"subscribe": "c"})
+    (reported,) = reader.send({"subscribe": "c"})
     assert (reported["code"], reported["subscribe"]) == (429, "c")
-    reader.say({"unsubscribe": "a"})
+    reader.send({"unsubscribe": "a"})
     reader.subscribe("c")
 
 
@@ -384,7 +384,7 @@ def test_any_command_is_answered_and_keeps_the_socket(reads: list[list[Any]]) ->
     for read in reads:
         reader.session.receive(read)
         published += sum(b'"publish"' in each.data for each in read)
-    reported = [each for each in reader.hear() if isinstance(each, dict)]
+    reported = [each for each in reader.receive() if isinstance(each, dict)]
     assert len([each for each in reported if "published" in each or "publish" in each or "code" in each]) >= published
     assert reader.wire.code is None
     reader.session.closed()
@@ -401,7 +401,7 @@ grants = ["receive default/a", "receive default/b", "send default/b"]
 """
 
 
-def welcomed(path: Path) -> tuple[World, Reader]:
+def connected(path: Path) -> tuple[World, Reader]:
     world = World(path, USERS)
     for name in "abc":
         filled(world.lab, name, name)
@@ -409,25 +409,25 @@ def welcomed(path: Path) -> tuple[World, Reader]:
 
 
 def test_each_queue_requires_its_right_without_revealing_existence(tmp_path: Path) -> None:
-    _, reader = welcomed(tmp_path)
+    _, reader = connected(tmp_path)
     reader.subscribe("a")
     for name in ("c", "none"):
-        (reported,) = reader.say({"subscribe": name})
+        (reported,) = reader.send({"subscribe": name})
         assert reported == {"code": 403, "error": f"no right to receive on queue default/{name}", "subscribe": name}
     for name in ("a", "none"):
-        (reported,) = reader.say({"publish": name, "message": "m"})
+        (reported,) = reader.send({"publish": name, "message": "m"})
         assert reported == {"code": 403, "error": f"no right to send on queue default/{name}", "publish": name}
-    (reported,) = reader.say({"publish": "b", "message": "m"})
+    (reported,) = reader.send({"publish": "b", "message": "m"})
     assert reported["published"] == "b"
 
 
 def test_lost_right_ends_only_its_subscription(tmp_path: Path) -> None:
-    world, reader = welcomed(tmp_path)
+    world, reader = connected(tmp_path)
     (of_a,) = reader.subscribe("a")
     (of_b,) = reader.subscribe("b")
     assert world.reload(USERS.replace('"receive default/a", ', "").replace(', "send default/b"', "")) is None
-    assert reader.hear() == [{"unsubscribed": "a", "code": 403, "error": "no right to receive on queue default/a"}]
-    reported = reader.say({"ackId": of_a["ackId"]}, {"ackId": of_b["ackId"]}, {"publish": "b", "message": "m"})
+    assert reader.receive() == [{"unsubscribed": "a", "code": 403, "error": "no right to receive on queue default/a"}]
+    reported = reader.send({"ackId": of_a["ackId"]}, {"ackId": of_b["ackId"]}, {"publish": "b", "message": "m"})
     assert sorted(reported, key=str) == [
         {"code": 403, "error": "no right to send on queue default/b", "publish": "b"},
         {"settled": [of_b["ackId"]]},
@@ -437,22 +437,22 @@ def test_lost_right_ends_only_its_subscription(tmp_path: Path) -> None:
 
 
 def test_removed_user_ends_the_socket(tmp_path: Path) -> None:
-    world, reader = welcomed(tmp_path)
+    world, reader = connected(tmp_path)
     reader.subscribe("a")
     assert world.reload(USERS.replace("ann", "bob")) is None
-    assert [each["code"] for each in reader.hear()] == [401]
+    assert [each["code"] for each in reader.receive()] == [401]
     assert reader.wire.code == 1008
 
 
 def test_subscriptions_count_among_those_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "SUBSCRIPTIONS_MAX", 2)
-    world, reader = welcomed(tmp_path)
+    world, reader = connected(tmp_path)
     other = Reader(world.lab, world.authenticator, world.login("ann", "open sesame"))
     reader.subscribe("a")
     reader.subscribe("b")
-    (reported,) = other.say({"subscribe": "a"})
+    (reported,) = other.send({"subscribe": "a"})
     assert (reported["code"], reported["subscribe"]) == (429, "a")
-    reader.say({"unsubscribe": "a"})
+    reader.send({"unsubscribe": "a"})
     other.subscribe("a")
     reader.session.closed()
     other.subscribe("b")
@@ -464,13 +464,13 @@ def test_throttled_publisher_loses_nothing(tmp_path: Path) -> None:
     b = filled(world.lab, "b", "first")
     reader = Reader(world.lab, world.authenticator, world.login("ann", "open sesame"))
     (delivery,) = reader.subscribe("b", limit=1)
-    reported = reader.say(*[{"publish": "b", "message": str(number)} for number in range(20)])
+    reported = reader.send(*[{"publish": "b", "message": str(number)} for number in range(20)])
     assert len(reported) == 20
-    reported = reader.say({"ackId": delivery["ackId"]}, {"publish": "b", "message": "late"}, {"unsubscribe": "b"})
+    reported = reader.send({"ackId": delivery["ackId"]}, {"publish": "b", "message": "late"}, {"unsubscribe": "b"})
     assert {"settled": [delivery["ackId"]]} in reported
     assert reader.wire.is_held and not any("published" in each or "unsubscribed" in each for each in reported)
     world.lab.pass_time(5_000)
-    reported = reader.hear()
+    reported = reader.receive()
     assert any(each.get("published") == "b" for each in reported) and {"unsubscribed": "b"} in reported
     assert not reader.wire.is_held
     assert b.counts().rdy == 21
@@ -482,6 +482,6 @@ def test_queue_deleted_with_a_message_in_flight_refuses_it(lab: Lab) -> None:
     reader.subscribe("a")
     errors: list[CurbstoneError | bool] = []
     lab.broker.delete(a.name, errors.append)
-    reported = reader.say({"publish": "a", "message": "m"})
+    reported = reader.send({"publish": "a", "message": "m"})
     assert {each["code"] for each in reported} == {404}
     assert {next(iter(set(each) - {"code", "error"})) for each in reported} == {"publish", "unsubscribed"}

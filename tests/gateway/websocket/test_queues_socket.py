@@ -19,11 +19,11 @@ BODY = "x" * 60_000
 pytestmark = pytest.mark.anyio
 
 
-async def say(socket: ClientConnection, **command: Any) -> None:
+async def send(socket: ClientConnection, **command: Any) -> None:
     await socket.send(json.dumps(command))
 
 
-async def heard(socket: ClientConnection, count: int) -> list[Any]:
+async def receive(socket: ClientConnection, count: int) -> list[Any]:
     """Return so many frames, in their order."""
     async with asyncio.timeout(60):
         return [await json_from(socket) for _ in range(count)]
@@ -39,10 +39,10 @@ async def test_one_socket_publishes_to_several_queues_and_consumes_from_them(gat
     async with gateway.socket("queues", path=PATH) as socket:
         assert socket.subprotocol == "queues"
         for name in ("a", "b"):
-            await say(socket, subscribe=name, ack=True, encoding="utf8")
+            await send(socket, subscribe=name, ack=True, encoding="utf8")
         for name in ("a", "b", "a"):
-            await say(socket, publish=name, message=f"for {name}")
-        frames = await heard(socket, 8)
+            await send(socket, publish=name, message=f"for {name}")
+        frames = await receive(socket, 8)
         assert [each["published"] for each in frames if "published" in each] == ["a", "b", "a"]
         deliveries = [each for each in frames if "message" in each]
         assert sorted((each["queue"], each["message"]) for each in deliveries) == [
@@ -51,23 +51,23 @@ async def test_one_socket_publishes_to_several_queues_and_consumes_from_them(gat
             ("b", "for b"),
         ]
         for each in deliveries:
-            await say(socket, ackId=each["ackId"])
+            await send(socket, ackId=each["ackId"])
         settled: list[str] = []
         while len(settled) < 3:
-            settled += (await heard(socket, 1))[0]["settled"]
+            settled += (await receive(socket, 1))[0]["settled"]
         assert sorted(settled) == sorted(each["ackId"] for each in deliveries)
 
 
 async def test_a_queue_that_is_deleted_ends_its_subscription_and_not_the_socket(gateway: Running) -> None:
     await queues(gateway, "a", "b")
     async with gateway.socket("queues", path=PATH) as socket:
-        await say(socket, subscribe="a")
-        await say(socket, subscribe="b", encoding="utf8")
-        await heard(socket, 2)
+        await send(socket, subscribe="a")
+        await send(socket, subscribe="b", encoding="utf8")
+        await receive(socket, 2)
         assert (await gateway.http.delete(f"{PATH}/a")).status_code == 204
-        assert await heard(socket, 1) == [{"unsubscribed": "a", "code": 404, "error": "no such queue: p1/a"}]
-        await say(socket, publish="b", message="continues")
-        assert {each.get("message") for each in await heard(socket, 2)} == {None, "continues"}
+        assert await receive(socket, 1) == [{"unsubscribed": "a", "code": 404, "error": "no such queue: p1/a"}]
+        await send(socket, publish="b", message="continues")
+        assert {each.get("message") for each in await receive(socket, 2)} == {None, "continues"}
 
 
 async def test_lost_socket_requeues_messages_of_each_queue(gateway: Running) -> None:
@@ -76,11 +76,11 @@ async def test_lost_socket_requeues_messages_of_each_queue(gateway: Running) -> 
         async with gateway.socket("queues", path=PATH) as socket:
             if not tries:
                 for name in ("a", "b"):
-                    await say(socket, publish=name, message=name)
-                await heard(socket, 2)
+                    await send(socket, publish=name, message=name)
+                await receive(socket, 2)
             for name in ("a", "b"):
-                await say(socket, subscribe=name, ack=True, encoding="utf8")
-            deliveries = [each for each in await heard(socket, 4) if "message" in each]
+                await send(socket, subscribe=name, ack=True, encoding="utf8")
+            deliveries = [each for each in await receive(socket, 4) if "message" in each]
             assert sorted((each["message"], each["tries"]) for each in deliveries) == [("a", tries), ("b", tries)]
 
 
@@ -110,26 +110,26 @@ async def test_slow_reader_is_paused_and_later_gets_everything(gateway: Running)
         (wire,) = [each for each in gateway.server.clients if isinstance(each, WebSocketProtocol)]
         socket.transport.pause_reading()
         for name in names:
-            await say(socket, subscribe=name, ack=True, limit=1000, encoding="utf8")
+            await send(socket, subscribe=name, ack=True, limit=1000, encoding="utf8")
         async with asyncio.timeout(60):
             while not wire.is_full:
                 await gateway.http.get("/healthz")
-        held = await under_way(gateway, names)
+        held = await unsettled(gateway, names)
         for _ in range(20):
             await gateway.http.get("/healthz")
-        assert await under_way(gateway, names) == held
+        assert await unsettled(gateway, names) == held
         assert wire._transport.get_write_buffer_size() < TURN_OUTPUT_BYTES_MAX + 2 * each_has * len(BODY)
         socket.transport.resume_reading()
         found: dict[str, int] = dict.fromkeys(names, 0)
         while sum(found.values()) < each_has * len(names):
-            (frame,) = await heard(socket, 1)
+            (frame,) = await receive(socket, 1)
             if "message" in frame:
                 assert frame["message"] == BODY
                 found[frame["queue"]] += 1
         assert set(found.values()) == {each_has}
 
 
-async def under_way(gateway: Running, names: str) -> int:
+async def unsettled(gateway: Running, names: str) -> int:
     """Return how many messages have been delivered and not settled."""
     return sum([(await gateway.http.get(f"{PATH}/{name}")).json()["wip"] for name in names])
 
@@ -137,8 +137,8 @@ async def under_way(gateway: Running, names: str) -> int:
 async def test_a_stop_closes_with_1001(gateway: Running) -> None:
     await queues(gateway, "a")
     async with gateway.socket("queues", path=PATH) as socket:
-        await say(socket, subscribe="a")
-        await heard(socket, 1)
+        await send(socket, subscribe="a")
+        await receive(socket, 1)
         await gateway.server.stop()
         with pytest.raises(ConnectionClosed) as closed:
             await socket.recv()

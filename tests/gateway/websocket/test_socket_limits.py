@@ -125,7 +125,7 @@ async def test_incomplete_messages_of_all_sockets_are_bounded(tmp_path: Path) ->
         assert not any(wire.unfinished_bytes for wire in kept), "also before Python finds its cycles"
 
 
-class DeafTransport:
+class UnreadTransport:
     """An asyncio transport whose peer reads nothing."""
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class Turns:
             fn()
 
 
-def deaf(protocol: str) -> tuple[WebSocketProtocol, DeafTransport, Turns]:
+def unread_socket(protocol: str) -> tuple[WebSocketProtocol, UnreadTransport, Turns]:
     """Return a WebSocket whose peer does not read."""
     queue = FakeQueue().queue
     session: Session = (
@@ -195,7 +195,7 @@ def deaf(protocol: str) -> tuple[WebSocketProtocol, DeafTransport, Turns]:
         if protocol == "publish"
         else ConsumeSession(Subscription(queue, settles=True, limit=10), ANYBODY)
     )
-    transport, turns = DeafTransport(), Turns()
+    transport, turns = UnreadTransport(), Turns()
     process_turns, account = net_turns.Turns(turns), Budget().account()
     wire = WebSocketProtocol(cast(Any, transport), session, 1_000_000, set(), cast(Any, turns), account, process_turns)
     transport.protocol = wire
@@ -206,7 +206,7 @@ def deaf(protocol: str) -> tuple[WebSocketProtocol, DeafTransport, Turns]:
 @pytest.mark.parametrize("protocol", ["publish", "consume"])
 def test_pings_of_a_peer_that_does_not_read_take_no_memory(protocol: str) -> None:
     """260 MB of pings made the server keep as many pongs: it grew by 244 MB."""
-    wire, transport, turns = deaf(protocol)
+    wire, transport, turns = unread_socket(protocol)
     for number in range(10_000):
         wire.data_received(masked(Opcode.PING, b"%0125d" % number) * 3)
         turns.turn()
@@ -219,7 +219,7 @@ def test_pings_of_a_peer_that_does_not_read_take_no_memory(protocol: str) -> Non
 @pytest.mark.parametrize("piece", [masked(Opcode.PING, b""), masked(Opcode.CONT, b"", fin=False)], ids=["ping", "none"])
 def test_a_flood_of_pieces_is_cut_off(piece: bytes) -> None:
     """A read full of empty fragments stopped all others for a second, and the next one came at once."""
-    wire, transport, _ = deaf("publish")
+    wire, transport, _ = unread_socket("publish")
     wire.data_received(masked(Opcode.BINARY, b"", fin=False))
     wire.data_received(piece * 1000)
     assert transport.is_open
