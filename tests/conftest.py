@@ -68,7 +68,6 @@ for function, seconds in SLOWER:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long."""
     items.sort(key=lambda item: _rank(item.path.relative_to(HERE)))
 
 

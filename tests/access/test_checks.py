@@ -25,7 +25,6 @@ HELD = re.compile(r"(tests/[a-z_/0-9]+\.py): (test_\w+(?:, test_\w+)*)")
 
 
 def rows() -> dict[int, str]:
-    """Return what holds each check."""
     page = ROOT.joinpath("docs/security.md").read_text(encoding="utf-8")
     return {int(number): held for number, held in ROW.findall(page)}
 

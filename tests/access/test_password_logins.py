@@ -36,7 +36,6 @@ password = ["{hashed("one two three")}", "{hashed("four five six")}"]
 
 @pytest.fixture
 def hashes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was hashed."""
     found: list[str] = []
     real = passwords._HASHER
 

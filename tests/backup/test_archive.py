@@ -39,7 +39,6 @@ def header_of(kind: bytes, size: int) -> bytes:
 
 
 def complete_archive(*files: tuple[str, bytes], index: bytes | None = None, sums: bytes | None = None) -> bytes:
-    """Return a complete archive."""
     content = dict([(INDEX, encode_index({"queues": 0, "files": 0, "bytes": 0}) if index is None else index), *files])
     if sums is None:
         sums = encode_sums({name: hashlib.sha256(data).hexdigest() for name, data in content.items()})

@@ -12,7 +12,6 @@ from tests.kit.server import ServerProcess
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """The server of a file."""
     with ServerProcess(tmp_path_factory.mktemp("server") / "data") as server:
         yield server
 

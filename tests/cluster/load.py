@@ -71,12 +71,10 @@ class Load:
         return threading.Thread(target=run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         for thread in [*self._producers, *self._consumers]:
             thread.start()
 
     def stop(self) -> None:
-        """End the producers."""
         self._stop.set()
         for thread in self._producers:
             thread.join(2 * PATIENCE_S)

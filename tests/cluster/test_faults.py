@@ -72,7 +72,6 @@ class Producer:
         self._client.close()
 
     def ready(self) -> httpx.Response:
-        """Ask whether the gateway is."""
         return self._client.get("/readyz")
 
     def take_one(self) -> None:

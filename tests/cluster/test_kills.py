@@ -39,7 +39,6 @@ class Chaos:
         self.done: dict[str, int] = {}
 
     def step(self) -> None:
-        """Do the next thing."""
         steps: list[Callable[[], str]] = [
             self._kill_node, self._kill_gateway, self._stop_node, self._restart_gateway, self._restart_node,
         ]  # fmt: skip

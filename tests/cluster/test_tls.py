@@ -69,7 +69,6 @@ class Client:
         connector.connect("test", self.opened.set_result, self.lost.set_result, lambda _reason: None)
 
     async def channel(self) -> Channel:
-        """Open a channel."""
         found: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
 
         def closed(error: AmqpError) -> None:

@@ -32,7 +32,6 @@ class GroupEntry:
 
     @property
     def state(self) -> str:
-        """One of the engine's words."""
         if self.is_wip:
             return "wip"
         return "delayed" if self.due_ms else "rdy"
@@ -156,7 +155,6 @@ class Model:
         keys: list[str],
         priorities: list[int],
     ) -> list[int]:
-        """Take messages; return their seqs."""
         seqs = list(range(self.next_seq, self.next_seq + len(bodies)))
         self.next_seq += len(bodies)
         due_ms = self.now_ms + delay_ms if delay_ms else 0
@@ -240,7 +238,6 @@ class Model:
         self.settle(group, seq)
 
     def reject(self, group: str, seq: int, error: str) -> None:
-        """A consumer cannot take it."""
         self.die(group, seq, "rejected", self.messages[seq].places[group].tries + 1, error)
 
     def release(self, group: str, seq: int, delay_ms: int, error: str) -> None:

@@ -21,7 +21,6 @@ class Receiver:
 
     @property
     def room(self) -> int:
-        """How many more it takes."""
         return self.window - len(self.held) if self.is_open else 0
 
     def news(self) -> list[Delivery]:

@@ -15,7 +15,6 @@ from tests.kit.lab import Lab, Peer, message
 
 
 def start() -> tuple[Lab, LocalQueue, LocalQueue]:
-    """Two queues; faults are expected."""
     lab = Lab()
     lab.expects_faults = True
     queue, other = lab.queue("q"), lab.queue("other")

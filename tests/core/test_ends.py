@@ -40,7 +40,6 @@ class Setup:
         _ = self.lab.host.turn() or self.lab.host.work()
 
     def end(self, how: str) -> None:
-        """Have the queue end."""
         if how != "break down":
             self.lab.end(self.queue, how)
             return

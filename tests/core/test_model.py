@@ -135,7 +135,6 @@ class History:
         assert seq == self.model.publish_named(name, bodies[0], key=key, delay_ms=delay_ms, groups=groups)
 
     def transaction(self) -> None:
-        """Publish and settle at once."""
         transaction = self.lab.broker.transaction()
         bodies = self.new_bodies(2)
         keys = self.dice.choices(self.keys, k=len(bodies))
@@ -157,7 +156,6 @@ class History:
     # --- consumers
 
     def subscribe(self) -> None:
-        """One more consumer."""
         if len(self.takers) < 5:
             group, window = self.dice.choice(GROUPS), self.dice.choice([1, 2, 5, 30])
             self.say(f"to {group!r}, window {window}")
@@ -271,7 +269,6 @@ class History:
         self.ended += tokens
 
     def extend(self) -> None:
-        """Keep some leases longer."""
         tokens = self.dice.sample(sorted(self.leases), min(len(self.leases), 3))
         assert self.lab.extend(self.queue, [*tokens, *self.ended[-1:]], 2 * LEASE_MS) == self.ended[-1:]
         for token in tokens:
@@ -279,7 +276,6 @@ class History:
             self.leases[token] = (lease, group, self.model.now_ms + 2 * LEASE_MS)
 
     def pop(self) -> None:
-        """Take one for good."""
         group = self.dice.choice(GROUPS)
         ready = self.model.deliver_once(group, 1)
         expected = self.model.messages[ready[0]].body if ready else None
@@ -291,7 +287,6 @@ class History:
     # --- the rest
 
     def settle_by_id(self) -> None:
-        """In whatever state it is."""
         seq = self.dice.randrange(1, self.model.next_seq + 1)
         there = seq in self.model.unsettled(UNNAMED)
         self.say(f"{seq}, {'there' if there else 'not there'}")
@@ -312,7 +307,6 @@ class History:
         return [(lease, group) for lease, group, _ in ended.values()]
 
     def purge(self) -> None:
-        """Now and then."""
         if self.dice.random() < 0.15:
             assert self.lab.purge(self.queue) == self.model.purge()
 

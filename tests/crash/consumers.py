@@ -77,7 +77,6 @@ class ConsumerRecord:
         self._history.extend(map(Settling, message_ids))
 
     def settled(self, message_ids: list[str]) -> None:
-        """Record that acks were confirmed."""
         self._unconfirmed.difference_update(message_ids)
         self._history.extend(Settled(message_id, self._boot) for message_id in message_ids)
 
@@ -128,7 +127,6 @@ class Consumer:
         self._through_all_boots(partial(mqks_session, self))
 
     def with_leases(self) -> None:
-        """Consume with HTTP leases."""
         self._through_all_boots(partial(lease_session, self))
 
     def _through_all_boots(self, session: Callable[[Boot, ConsumerRecord], None]) -> None:

@@ -47,7 +47,6 @@ class KillableServer:
         return self._boot
 
     def wait_for_boot(self, number: int) -> Boot:
-        """Wait for a later boot."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._boot.number > number, HANG_S):
                 raise Stuck(f"the server did not return after boot {number}, or was not killed but hung up")
@@ -85,7 +84,6 @@ class KillableServer:
                 return error.code, json.load(error)
 
     def put_queue(self, queue: str, options: dict[str, object]) -> None:
-        """Make a queue, `project/name`."""
         host, port = self._boot.http
         project, _, name = queue.partition("/")
         url = f"http://{host}:{port}/v2/{project}/queues/{name}"
@@ -116,7 +114,6 @@ class Progress:
         self.failure: BaseException | None = None
 
     def add(self, confirmed: int = 0, settled: int = 0) -> None:
-        """Count, and wake who waits."""
         with self._changed:
             self.confirmed += confirmed
             self.settled += settled

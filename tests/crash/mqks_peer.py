@@ -33,7 +33,6 @@ class MqksPeer:
         self._socket.close()
 
     def send(self, *lines: bytes) -> None:
-        """Send requests, in one piece."""
         self._socket.sendall(b"".join(line + b"\n" for line in lines))
 
     def read(self, timeout_s: float | None = None) -> list[Answer]:

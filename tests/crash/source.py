@@ -29,7 +29,6 @@ class Line(NamedTuple):
 
     @property
     def body(self) -> bytes:
-        """What is sent."""
         return b"%s %s" % (self.value.encode(), self.text) if self.is_tagged else self.text
 
 
@@ -56,7 +55,6 @@ class Source:
 
     @property
     def is_done(self) -> bool:
-        """Whether every line was confirmed."""
         return self._unconfirmed == 0
 
     def take(self, count: int) -> list[Line]:
@@ -69,7 +67,6 @@ class Source:
         self._history.extend(Sent(line.value, self.queue, line.body, producer, unit) for line in lines)
 
     def confirmed(self, lines: list[Line]) -> None:
-        """Record that these were confirmed."""
         self._history.extend(Answered(line.value, True) for line in lines)
         with self._lock:
             self._unconfirmed -= len(lines)
@@ -93,7 +90,6 @@ class Source:
             pass
 
     def server_restarted(self) -> None:
-        """A new boot begins."""
         if not self.is_done:
             self._full.clear()
 

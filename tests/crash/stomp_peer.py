@@ -59,11 +59,9 @@ class StompPeer:
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
         self._socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send all of it."""
         self._socket.sendall(data)
 
     def read(self, timeout_s: float | None = None) -> list[StompFrame]:

@@ -86,7 +86,6 @@ class TracedServer(ServerProcess):
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process has ended."""
         return self.process.poll() is not None
 
     def heal(self) -> None:

@@ -217,7 +217,6 @@ class Worker:
         return True
 
     def nack(self, handle: str) -> None:
-        """Give one back."""
         _, message_id = self.held.pop(handle)
         self._history.append(Requeued(message_id, self._server.boot.number))
         self._request([encode("NACK", {"id": handle, "receipt": "r"})], 1)

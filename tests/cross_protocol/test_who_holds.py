@@ -80,7 +80,6 @@ class Stomp:
         self.peer = "127.0.0.1:{1}".format(*self.line.socket.getsockname())
 
     def read_until(self, text: str) -> None:
-        """Read until this was sent."""
         found = b""
         while text.encode() not in found:
             more = self.line.socket.recv(65536)

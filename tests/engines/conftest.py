@@ -32,7 +32,6 @@ def node_world(node_url: str) -> Iterator[NodeWorld]:
 
 @pytest.fixture(params=["local", "traced", "model", "node"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """Each engine in turn."""
     if request.param == "node":
         yield request.getfixturevalue("node_world")
         return
@@ -44,7 +43,6 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @pytest.fixture
 def queue(world: World) -> Queue:
-    """A new queue of `world`."""
     return world.queue()
 
 

@@ -60,7 +60,6 @@ class ModelBroker:
         on_lost: Callable[[str], None],
         on_blocked: Callable[[str], None],
     ) -> None:
-        """See `Connector.connect`."""
         if self.is_down:
             self.host.call_soon(lambda: on_lost(f"{NODE}: refused"))
             return
@@ -150,17 +149,14 @@ class ModelConnection:
         self.is_open = True
 
     def channel(self, on_open: Callable[[Any], None], on_closed: Callable[[AmqpError], None]) -> None:
-        """See `Connection.channel`."""
         channel = ModelChannel(self, on_closed)
         self.channels.append(channel)
         self.broker.host.call_soon(lambda: on_open(channel) if self.is_open else None)
 
     def close(self) -> None:
-        """See `Connection.close`."""
         self.end("closed")
 
     def end(self, reason: str) -> None:
-        """It is lost."""
         if not self.is_open:
             return
         self.is_open = False
@@ -247,8 +243,6 @@ class ModelChannel:
             self._on_closed(error)
 
     def close(self, on_done: Callable[[], None]) -> None:
-        """See `Channel.close`."""
-
         def work() -> None:
             self.end(AmqpError(LOST, "closed"), tells=False)
             on_done()
@@ -261,12 +255,10 @@ class ModelChannel:
     # --- publishing
 
     def confirms(self, on_confirm: Confirmed, on_return: Returned, on_done: Settled) -> None:
-        """See `Channel.confirms`."""
         self._on_confirm, self._on_return = on_confirm, on_return
         self._call(lambda: lambda: on_done(None), on_done)
 
     def publish(self, exchange: str, key: str, properties: Properties, body: bytes, *, mandatory: bool) -> None:
-        """See `Channel.publish`."""
         if len(key.encode()) > NAME_BYTES_MAX:
             raise AmqpError(REFUSED, "the routing key is too long")
         self._published += 1
@@ -306,8 +298,6 @@ class ModelChannel:
         durable: bool = True,
         arguments: Mapping[str, object] | None = None,
     ) -> None:
-        """See `Channel.declare_queue`."""
-
         def work() -> Callable[[], None]:
             queue = self._broker.queues.get(name)
             if queue is None:
@@ -324,8 +314,6 @@ class ModelChannel:
         self._call(work, lambda error: on_done(error, 0, 0))
 
     def delete_queue(self, name: str, on_done: Settled) -> None:
-        """See `Channel.delete_queue`."""
-
         def work() -> Callable[[], None]:
             queue = self._broker.queues.pop(name, None)
             for consumer in queue.consumers if queue is not None else []:
@@ -340,8 +328,6 @@ class ModelChannel:
             self._on_cancel(tag)
 
     def purge_queue(self, name: str, on_done: Counted) -> None:
-        """See `Channel.purge_queue`."""
-
         def work() -> Callable[[], None]:
             queue = self._found(name)
             count = len(queue.ready)
@@ -368,12 +354,9 @@ class ModelChannel:
         self._call(work, on_done)
 
     def bind_queue(self, name: str, exchange: str, key: str, on_done: Settled) -> None:
-        """See `Channel.bind_queue`."""
         self._bind(exchange, key, name, True, on_done)
 
     def unbind_queue(self, name: str, exchange: str, key: str, on_done: Settled) -> None:
-        """See `Channel.unbind_queue`."""
-
         def work() -> Callable[[], None]:
             bindings = self._broker.bindings.get(exchange, [])
             if (key, name, True) in bindings:
@@ -385,8 +368,6 @@ class ModelChannel:
     def declare_exchange(
         self, name: str, kind: str, on_done: Settled, *, arguments: Mapping[str, object] | None = None
     ) -> None:
-        """See `Channel.declare_exchange`."""
-
         def work() -> Callable[[], None]:
             self._broker.exchanges[name] = kind
             if arguments and "alternate-exchange" in arguments:
@@ -396,14 +377,11 @@ class ModelChannel:
         self._call(work, on_done)
 
     def bind_exchange(self, name: str, source: str, key: str, on_done: Settled) -> None:
-        """See `Channel.bind_exchange`."""
         self._bind(source, key, name, False, on_done)
 
     # --- consuming
 
     def qos(self, count: int, on_done: Settled) -> None:
-        """See `Channel.qos`."""
-
         def work() -> Callable[[], None]:
             self._prefetch = count
             return lambda: on_done(None)
@@ -419,8 +397,6 @@ class ModelChannel:
         *,
         arguments: Mapping[str, object] | None = None,
     ) -> None:
-        """See `Channel.consume`."""
-
         def work() -> Callable[[], None]:
             found = self._found(queue)
             offset = (arguments or {}).get("x-stream-offset", 0)
@@ -434,12 +410,9 @@ class ModelChannel:
         self._call(work, on_done)
 
     def on_cancelled(self, call: Callable[[str], None]) -> None:
-        """See `Channel.on_cancelled`."""
         self._on_cancel = call
 
     def cancel(self, tag: str, on_done: Settled) -> None:
-        """See `Channel.cancel`."""
-
         def work() -> Callable[[], None]:
             consumer = self._consumers.pop(tag, None)
             for queue in self._broker.queues.values():
@@ -458,8 +431,6 @@ class ModelChannel:
         self._broker.host.call_soon(lambda: consumer.on_message(arrived) if self.is_open else None)
 
     def get(self, queue: str, on_done: Got) -> None:
-        """See `Channel.get`."""
-
         def work() -> Callable[[], None]:
             found = self._found(queue)
             found.expire()
@@ -474,8 +445,6 @@ class ModelChannel:
         self._call(work, lambda error: on_done(error, None))
 
     def ack(self, tag: int, *, multiple: bool = False) -> None:
-        """See `Channel.ack`."""
-
         def work() -> None:
             for each in [each for each in self._unsettled if each <= tag] if multiple else [tag]:
                 self._end(each)
@@ -490,8 +459,6 @@ class ModelChannel:
         return queue, stored
 
     def reject(self, tag: int, *, requeue: bool) -> None:
-        """See `Channel.reject`."""
-
         def work() -> None:
             queue, stored = self._end(tag)
             if requeue:

@@ -38,7 +38,6 @@ class ModelConsumer:
 
     @property
     def has_room(self) -> bool:
-        """Whether it takes one more."""
         return not self.prefetch or self.unsettled < self.prefetch
 
 
@@ -57,12 +56,10 @@ class ModelQueue:
 
     @property
     def is_stream(self) -> bool:
-        """Whether reading takes nothing away."""
         return self.arguments.get("x-queue-type") == "stream"
 
     @property
     def is_quorum(self) -> bool:
-        """Whether it is replicated."""
         return self.arguments.get("x-queue-type") == "quorum"
 
     def store_message(self, stored: Stored) -> bool:
@@ -135,7 +132,6 @@ class ModelQueue:
         self.broker.host.call_soon(self.deliver)
 
     def arrived(self, tag: int, stored: Stored, properties: Properties) -> Arrived:
-        """Return what a channel gets."""
         return Arrived(tag, stored.returned > 0, stored.exchange, stored.key, properties, stored.body)
 
 

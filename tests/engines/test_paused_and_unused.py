@@ -9,7 +9,6 @@ from tests.engines.worlds import ModelWorld, NodeWorld, Peer, World
 
 
 def pause(world: World, queue: Queue, *, on: bool = True, broker: Broker | None = None) -> None:
-    """Set the option."""
     (error,) = world.answer(lambda done: (broker or world.broker).declare(queue.name, {"paused": on}, done))
     assert error is None, error
 
@@ -77,7 +76,6 @@ def test_a_pause_reaches_the_consumers_of_all_gateways(cluster: ModelWorld | Nod
 
 
 def exists(world: World, queue: Queue) -> bool:
-    """Whether there is this queue."""
     return any(each.uid == queue.uid for each in world.broker.queues())
 
 

@@ -199,8 +199,6 @@ class KillableConnector:
         self.is_dead = False
 
     def connect(self, name: str, on_open: Any, on_lost: Callable[[str], None], on_blocked: Any) -> None:
-        """See `Connector.connect`."""
-
         def opened(connection: ModelConnection) -> None:
             self.connections.append(connection)
             on_open(connection)

@@ -42,12 +42,9 @@ class Socket:
         self._received: list[Any] = []
 
     def send(self, *commands: dict[str, Any]) -> None:
-        """Send commands in one read."""
         self._session.receive([text(json.dumps(each)) for each in commands])
 
     def receive(self, count: int) -> list[Any]:
-        """Return the next frames."""
-
         def arrived() -> bool:
             self._received += self._wire.take_json()
             return len(self._received) >= count
@@ -57,7 +54,6 @@ class Socket:
         return found
 
     def close(self) -> None:
-        """End it."""
         self._wire.close(1000)
 
 

@@ -49,7 +49,6 @@ class Peer:
 
     @property
     def bodies(self) -> list[str]:
-        """The bodies of all deliveries."""
         return [delivery.message.body.decode() for delivery in self.deliveries]
 
     def expect(self, *bodies: str) -> None:
@@ -96,7 +95,6 @@ class World(Protocol):
         return queue_name(f"q{next(_names)}.{secrets.token_hex(3)}")
 
     def queue(self, **options: object) -> Queue:
-        """Return a new queue."""
         name = self.fresh()
         (error,) = self.answer(lambda done: self.broker.declare(name, options, done))
         assert error is None, error
@@ -119,7 +117,6 @@ class World(Protocol):
         return seqs
 
     def pop(self, queue: Queue, **more: Any) -> Delivery | None:
-        """Take one."""
         (delivery,) = self.answer(lambda done: queue.pop(done, **more))
         if isinstance(delivery, CurbstoneError):
             raise delivery
@@ -149,7 +146,6 @@ class World(Protocol):
         raise AssertionError(f"{queue.counts(group)} instead of {count} ready")
 
     def pause(self) -> None:
-        """Let a little happen."""
         end_ms = self.now_ms() + 20
         self.until(lambda: self.now_ms() >= end_ms)
 
@@ -173,7 +169,6 @@ class LocalWorld(World):
         self.broker: Broker = self.lab.broker
 
     def until(self, condition: Callable[[], object]) -> None:
-        """See `World.until`."""
         self.lab.settle()
         for _ in range(PATIENCE_MS // 10):
             if condition():
@@ -182,11 +177,9 @@ class LocalWorld(World):
         raise AssertionError("it did not come")
 
     def now_ms(self) -> int:
-        """See `World.now_ms`."""
         return self.lab.host.wall_ms()
 
     def close(self) -> None:
-        """See `World.close`."""
         self.lab.shutdown()
 
 
@@ -235,7 +228,6 @@ class ModelWorld(World):
         self.host.settle()
 
     def until(self, condition: Callable[[], object]) -> None:
-        """See `World.until`."""
         self.host.settle()
         for _ in range(PATIENCE_MS // 5):
             if condition():
@@ -244,11 +236,9 @@ class ModelWorld(World):
         raise AssertionError("it did not come")
 
     def now_ms(self) -> int:
-        """See `World.now_ms`."""
         return self.host.wall_ms()
 
     def close(self) -> None:
-        """See `World.close`."""
         for engine in self.engines:
             ended: list[bool] = []
             engine.shutdown(lambda ended=ended: ended.append(True))  # type: ignore[misc]
@@ -280,8 +270,6 @@ class NodeWorld(World):
         return engine
 
     def until(self, condition: Callable[[], object]) -> None:
-        """See `World.until`."""
-
         async def wait() -> None:
             async with asyncio.timeout(PATIENCE_MS / 1000):
                 while not condition_met():
@@ -294,11 +282,9 @@ class NodeWorld(World):
             self._loop.run_until_complete(wait())
 
     def now_ms(self) -> int:
-        """See `World.now_ms`."""
         return self.host.wall_ms()
 
     def close(self) -> None:
-        """See `World.close`."""
         for engine in self.engines:
             ended: list[bool] = []
             engine.shutdown(lambda ended=ended: ended.append(True))  # type: ignore[misc]

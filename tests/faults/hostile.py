@@ -128,13 +128,11 @@ class Hostile:
             self._until_ping(peer)
 
     def statistics(self) -> None:
-        """Long lists of figures."""
         figures = ",".join(["len(state.queues_by_events)"] * 100)
         with self._to(self._mqks, f"e _eval [{figures}]\n".encode() * 100 + b"p ping .\n") as peer:
             self._until_ping(peer)
 
     def silence(self) -> None:
-        """Connections that say nothing."""
         peers = [socket.create_connection(self._mqks, TIMEOUT_S) for _ in range(20)]
         self.stop.wait(2)
         for peer in peers:
@@ -187,7 +185,6 @@ class Hostile:
     # --- HTTP
 
     def queues(self) -> None:
-        """Queues, made and deleted."""
         for _ in range(10):
             path = f"/v2/hostile/queues/q{next(self._numbers)}"
             self._call("PUT", path)
@@ -214,7 +211,6 @@ class Hostile:
         self._call("POST", QUEUE + "/messages/batch", many, 30)
 
     def lenience(self) -> None:
-        """Requests that are none."""
         for request in (
             b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n",
             b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",

@@ -26,7 +26,6 @@ class Stopwatch:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Time a call."""
         waited_s = self._waited_s()
         start = time.perf_counter()
         yield

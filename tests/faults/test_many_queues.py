@@ -33,13 +33,11 @@ class Unsynced(OsDisk):
         """Nothing."""
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
-        """See `Disk.open`."""
         file = super().open(path, create=create)
         file.sync = lambda: None  # type: ignore[method-assign]
         return file
 
     def open_lasting(self, path: str, *, create: bool = False) -> OsFile:  # type: ignore[override]
-        """See `Disk.open_lasting`."""
         return self.open(path, create=create)
 
 

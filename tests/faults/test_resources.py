@@ -132,7 +132,6 @@ class Limited(ServerProcess):
     nofile = NOFILE
 
     def command(self) -> list[str]:
-        """See `ServerProcess.command`."""
         return ["sh", "-c", f'ulimit -n {self.nofile} && exec "$@"', "sh", *super().command()]
 
 

@@ -63,7 +63,6 @@ class Record:
         return values
 
     def publish_confirmed(self, kind: str, *values: str) -> None:
-        """The server has them."""
         with self._changed:
             self.confirmed.update(values)
             self._count(kind, len(values))
@@ -282,7 +281,6 @@ class Load:
         self.ended: list[tuple[int, bytes]] = []
 
     def begin(self) -> None:
-        """Connect them all."""
         server, record = self._server, self._record
         works: list[Callable[[ServerProcess, Record], None]] = [
             *(publish_over_stomp, publish_over_websocket, publish_over_mqks),

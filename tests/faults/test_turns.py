@@ -42,7 +42,6 @@ class MeasuredProcess(ServerProcess):
         return self.data_dir.with_name("turns")
 
     def command(self) -> list[str]:
-        """See `ServerProcess.command`."""
         program = [sys.executable, "-m", "tests.faults.measured", str(self._figures)]
         return [*program, "serve", "--data", str(self.data_dir)]
 

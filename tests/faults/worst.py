@@ -59,7 +59,6 @@ class World:
         return queue
 
     def lease(self, queue: str, count: int = 10) -> list[str]:
-        """Lease thousands of messages."""
         ids: list[str] = []
         for _ in range(count):
             reply = self.call("POST", f"{queue}/messages/lease", 200, json={"count": 1000, "seconds": 600})
@@ -67,7 +66,6 @@ class World:
         return ids
 
     def junk(self, method: str, path: str) -> None:
-        """Send the largest JSON."""
         self.call(method, path, content=JUNK, headers=JSON)
 
 
@@ -96,8 +94,6 @@ def send(method: str, path: str, *bodies: bytes, kind: str = "application/json",
 
 
 def several(*cases: Case) -> Case:
-    """Return a case of several."""
-
     def case(world: World, queue: str) -> None:
         for each in cases:
             each(world, queue)

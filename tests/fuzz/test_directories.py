@@ -26,7 +26,6 @@ def original(version: str) -> Original:
 
 
 def judge(version: str, seed: int, folder: Path) -> None:
-    """Judge one edited directory."""
     files, edits = edited(original(version).files, Random(f"{version} {seed}"))
     try:
         original(version).judge(files, folder / "data")

@@ -48,7 +48,6 @@ class Anybody(SocketLogin):
 
     @property
     def who(self) -> Who:
-        """See `SocketLogin`."""
         return UNKNOWN
 
     def begin(self, fail: Callable[[CurbstoneError], None], unacked: Callable[[], int] = lambda: 0) -> None:
@@ -58,7 +57,6 @@ class Anybody(SocketLogin):
         """See `SocketLogin`."""
 
     def hold(self, holder: Holder) -> str:
-        """See `SocketLogin`."""
         return self._name
 
     def detach(self, name: str) -> None:
@@ -94,19 +92,16 @@ class FakeWire:
         session.start(self)
 
     def send(self, frames: bytes) -> None:
-        """See `net.websocket_port.WebSocketPort`."""
         if self.code is None:
             self._client.receive_data(frames)
 
     def at_flush(self, fn: Callable[[], None], more_bytes: int = 0) -> None:
-        """See `net.websocket_port.WebSocketPort`."""
         fn()
 
     def limit_unsent(self, bytes_max: int) -> None:
         """See `net.websocket_port.WebSocketPort`."""
 
     def close(self, code: int, reason: str = "") -> None:
-        """See `net.websocket_port.WebSocketPort`."""
         if self.code is None:
             self.code = code
             self._session.closed()
@@ -115,11 +110,9 @@ class FakeWire:
         self.kept_bytes = size
 
     def hold(self) -> None:
-        """See `net.websocket_port.WebSocketPort`."""
         self.is_held = True
 
     def resume(self) -> None:
-        """See `net.websocket_port.WebSocketPort`."""
         self.is_held = False
 
     def take(self) -> list[Sent]:
@@ -143,20 +136,16 @@ class FakeConsumer:
         self.unsettled: dict[int, Delivery] = {}
 
     def give(self, *deliveries: Delivery) -> None:
-        """Deliver."""
         self.unsettled.update({delivery.message.seq: delivery for delivery in deliveries})
         self.deliver(list(deliveries))
 
     def ack(self, seqs: Sequence[int], on_done: object = None) -> None:
-        """See `core.consumer`."""
         self._settle(seqs, ("ack", list(seqs)))
 
     def nack(self, seqs: Sequence[int], delay_ms: int | None = None, error: str = "", on_done: object = None) -> None:
-        """See `core.consumer`."""
         self._settle(seqs, ("nack", list(seqs), delay_ms, error))
 
     def reject(self, seqs: Sequence[int], error: str = "", on_done: object = None) -> None:
-        """See `core.consumer`."""
         self._settle(seqs, ("reject", list(seqs), error))
 
     def _settle(self, seqs: Sequence[int], call: tuple[Any, ...]) -> None:
@@ -167,19 +156,15 @@ class FakeConsumer:
         self.calls.append(call)
 
     def hold(self) -> None:
-        """See `core.consumer`."""
         self.calls.append(("hold",))
 
     def resume(self) -> None:
-        """See `core.consumer`."""
         self.calls.append(("resume",))
 
     def pause(self) -> None:
-        """See `core.consumer`."""
         self.calls.append(("pause",))
 
     def close(self) -> None:
-        """See `core.consumer`."""
         self.calls.append(("close",))
 
 
@@ -203,7 +188,6 @@ class FakeQueue:
         return cast(LocalQueue, self)
 
     def message_id(self, seq: int) -> str:
-        """See `core.engine.queue`."""
         return f"uid-{seq}"
 
     def publish(
@@ -221,14 +205,12 @@ class FakeQueue:
         self.done.append(on_done)
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
-        """See `core.engine.queue`."""
         self.watchers.append(fn)
         return lambda: self.watchers.remove(fn)
 
     def subscribe(
         self, deliver: Callable[[list[Delivery]], None], *, on_closed: Callable[[CurbstoneError], None], **options: Any
     ) -> FakeConsumer:
-        """See `core.engine.queue`."""
         self.subscribed = options
         self.consumers.append(FakeConsumer(deliver, on_closed))
         return self.consumers[-1]

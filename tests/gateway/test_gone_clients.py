@@ -149,18 +149,15 @@ class Call:
         self.cancels = 0
 
     def start(self, done: Callable[[Any], None]) -> Call:
-        """Begin; `done` is kept."""
         self.done = done
         return self
 
     def cancel(self) -> bool:
-        """See `waiting.Waiter`."""
         self.cancels += 1
         return self._can_stop
 
 
 async def never() -> Any:
-    """Receive nothing."""
     await asyncio.Event().wait()
 
 

@@ -51,7 +51,6 @@ class Control:
 
     @property
     def origin(self) -> str:
-        """The origin of its page."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def reported(self, what: str, facts: dict[str, Any]) -> None:

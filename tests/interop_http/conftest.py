@@ -25,7 +25,6 @@ def browser(server: ServerProcess) -> Iterator[Page]:
 
 @pytest.fixture
 def page(browser: Page) -> Iterator[Page]:
-    """The console, loaded again."""
     browser.evaluate("location.hash = ''; window.isOld = true")
     browser.call("Page.reload")
     browser.wait_for("!window.isOld && document.querySelector('input[type=search]') !== null")
@@ -36,20 +35,17 @@ def page(browser: Page) -> Iterator[Page]:
 
 @pytest.fixture
 def http(server: ServerProcess) -> Iterator[httpx.Client]:
-    """A client of the server."""
     with httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the module."""
     return tmp_path_factory.mktemp("secure")
 
 
 @pytest.fixture(scope="module")
 def authority(folder: Path) -> Authority:
-    """An authority of the module."""
     return Authority(folder)
 
 

@@ -26,7 +26,6 @@ class Host(AsyncioHost):
     shift_ms = 0
 
     def now_ms(self) -> int:
-        """See `AsyncioHost.now_ms`."""
         return super().now_ms() + self.shift_ms
 
 

@@ -27,7 +27,6 @@ class Peer(engine.Peer):
     buffer_bytes = 4 * MIB
 
     def send(self, *lines: str) -> None:
-        """Send requests."""
         self.writer.write("".join([line + "\n" for line in lines]).encode())
 
     async def line(self) -> str:

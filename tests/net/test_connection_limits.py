@@ -133,7 +133,6 @@ def test_address_grouping(one: str, other: str, are_same: bool) -> None:
 
 @pytest.fixture
 def loopback_is_remote(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take loopback for the network."""
     monkeypatch.setattr(rules, "counted_as", lambda address: address)
 
 

@@ -208,7 +208,6 @@ async def serve(mount: Mount) -> None:
 
 
 def main() -> None:
-    """Mount, serve and unmount."""
     mount = Mount()
     assert pyfuse3.ROOT_INODE == ROOT
     pyfuse3.init(mount, sys.argv[1], {*pyfuse3.default_options, "fsname=volatile"})

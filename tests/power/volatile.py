@@ -44,7 +44,6 @@ class File:
     unsynced: list[Write | Resize] = field(default_factory=list)
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write to the cache."""
         _put(self.data, offset, data)
         self.unsynced.append(Write(offset, data))
 
@@ -54,7 +53,6 @@ class File:
         self.unsynced.append(Resize(size))
 
     def sync(self) -> None:
-        """Make all of it durable."""
         if self.unsynced:
             self.durable = bytes(self.data)
             self.unsynced.clear()
@@ -104,14 +102,12 @@ class Volume:
         """Changes of entries in order; those of one operation are there together or not at all."""
 
     def file(self, inode: int) -> File:
-        """Return a file; raise IsADirectoryError."""
         found = self.inodes[inode]
         if isinstance(found, Directory):
             raise IsADirectoryError
         return found
 
     def directory(self, inode: int) -> Directory:
-        """Return a directory; raise NotADirectoryError."""
         found = self.inodes[inode]
         if isinstance(found, File):
             raise NotADirectoryError

@@ -104,7 +104,6 @@ class Volatile:
         self._ask("fail", "failed")
 
     def end(self) -> None:
-        """Unmount."""
         assert self._process.stdin is not None
         self._process.stdin.write("end\n")
         self._process.stdin.close()
@@ -140,7 +139,6 @@ class Volatile:
 
 @contextmanager
 def volatile(parent: Path, rng: Random) -> Iterator[Volatile]:
-    """Mount our file system."""
     volume = Volatile(parent / "mount", rng)
     try:
         yield volume
@@ -177,12 +175,10 @@ class LazyFs:
         raise AssertionError("LazyFS was not mounted")
 
     def cut(self) -> None:
-        """Lose what was not synced."""
         self._commands.write_text("lazyfs::clear-cache\n")
         assert "clear-cache" in self._answers.readline()
 
     def end(self) -> None:
-        """Unmount."""
         subprocess.run(["fusermount3", "-u", str(self.directory)], check=True)
         self._process.wait(ANSWER_S_MAX)
         self._answers.close()
@@ -191,7 +187,6 @@ class LazyFs:
 
 @contextmanager
 def lazyfs(parent: Path) -> Iterator[LazyFs]:
-    """Mount LazyFS."""
     volume = LazyFs(parent)
     try:
         yield volume

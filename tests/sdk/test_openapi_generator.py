@@ -46,7 +46,6 @@ console.log((await new LeasesApi(configuration).ackLeases({ ...at, ackRequest: {
 
 
 def generate(kind: str, out: Path, *options: str) -> None:
-    """Run openapi-generator."""
     if shutil.which("java") is None:
         pytest.skip("openapi-generator needs Java")
     command = (tool("openapi-generator-cli"), "generate", "-i", CONTRACT, "-g", kind, "-o", out, *options)

@@ -15,7 +15,6 @@ MISSING = "run `make sdk-tools`, and see what it says if this stays"
 
 
 def tool(name: str) -> Path:
-    """Return a Python tool's path."""
     path = Path(os.environ.get("CURBSTONE_SDK_TOOLS", BIN)) / name
     assert path.exists(), f"there is no {path}; {MISSING}"
     return path

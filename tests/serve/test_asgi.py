@@ -78,7 +78,6 @@ async def by_hypercorn(app: Any) -> AsyncIterator[str]:
 
 @pytest.fixture(params=[by_uvicorn, by_hypercorn], ids=["uvicorn", "hypercorn"])
 def serve(request: pytest.FixtureRequest) -> Serve:
-    """Both servers."""
     found: Serve = request.param
     return found
 

@@ -237,7 +237,6 @@ class Batching:
     # --- the end
 
     def drain(self) -> None:
-        """Nobody holds anything any more."""
         for consumer in list(self._consumers):
             self._let_go(consumer)
         if self.is_on:

@@ -174,13 +174,11 @@ class Directories:
     # --- caps
 
     def fill(self) -> None:
-        """Publish much."""
         queue = self._run.any_queue()
         for _ in range(8):
             self._run.publish_to(queue, 2000)
 
     def recap(self) -> None:
-        """Change a queue's cap."""
         queue = self._run.any_queue()
         with suppress(Conflict):
             self.declare(queue.name, {"cap": self._rng.choice(self._caps)})

@@ -39,7 +39,6 @@ class NotingDisk(SimDisk):
         self.crash_in = -1 if self.aims_at_names else rng.choice([1, rng.randrange(most)])
 
     def aim_at_nothing(self) -> None:
-        """Have no crash come."""
         self.aims_at_names = False
         self.crash_in = -1
 

@@ -136,7 +136,6 @@ class History:
         self.handed.add(token)
 
     def crashed(self) -> None:
-        """Nobody holds anything any more."""
         self.live.clear()
 
     def judge(self, came_out: list[int]) -> None:

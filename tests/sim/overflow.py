@@ -126,7 +126,6 @@ class Overflow:
         consumer.close()
 
     def drain(self) -> None:
-        """Everything comes to an end."""
         for consumer in list(self._consumers):
             self._let_go(consumer)
 

@@ -267,7 +267,6 @@ class Run:
         queue.publish(messages, self.answers.in_order(queue, count, done), atomic=atomic)
 
     def subscribe(self) -> None:
-        """One more consumer."""
         if len(self.consumers) > 4:
             return
         queue = self.any_queue()
@@ -321,7 +320,6 @@ class Run:
             self.history.gone.update(tokens)
 
     def leave(self) -> None:
-        """A consumer goes, or pauses."""
         if not self.consumers:
             return
         consumer = self.rng.choice(self.consumers)
@@ -340,7 +338,6 @@ class Run:
         return any(lease.delivery.message.seq == seq for lease in held)
 
     def transaction(self) -> None:
-        """See `tests.sim.transactions`."""
         transact(self)
 
     def options(self) -> None:
@@ -367,7 +364,6 @@ class Run:
             self.reader.step(queue)
 
     def go_on(self) -> None:
-        """Let things happen."""
         for _ in range(self.rng.choice([1, 3, 30])):
             if self.rng.random() < 0.5:
                 self.host.work()

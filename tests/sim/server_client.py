@@ -143,7 +143,6 @@ class Client(ABC):
         self.begin()
 
     def say(self, data: bytes, count: int = 1) -> None:
-        """Send `count` requests."""
         assert self.socket is not None
         self.world.steps_done += count
         self.socket.send(data)
@@ -217,7 +216,6 @@ class Client(ABC):
         return moved
 
     def read(self, most: int) -> None:
-        """Read, and notice the end."""
         socket = self.socket
         assert socket is not None
         data = socket.read(most)
@@ -229,7 +227,6 @@ class Client(ABC):
             self.gone()
 
     def gone(self) -> None:
-        """The connection ended, by whomever."""
         self.forget()
         self.socket = None
         self.is_leaving = False

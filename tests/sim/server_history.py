@@ -164,7 +164,6 @@ class History:
             raise Violation(f"{copy} was sent with {sent.fields} and came with {shown}")
 
     def crashed(self) -> None:
-        """Nobody holds anything any more."""
         self.live.clear()
 
     # --- transactions

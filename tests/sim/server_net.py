@@ -246,7 +246,6 @@ class SimSocket:
 
     @property
     def can_push(self) -> bool:
-        """Whether `push` would do anything."""
         wants = self._to_server or (self._client_ends and not self._eof_given)
         return bool(wants) and self._is_reading and not self._closing
 
@@ -258,7 +257,6 @@ class SimSocket:
         self._client_ends = True
 
     def die(self) -> None:
-        """Be gone without a word."""
         self._to_client.clear()
         self._unread = 0
         self._lose_soon(ConnectionResetError())

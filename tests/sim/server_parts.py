@@ -48,7 +48,6 @@ class Server:
         ]
 
     def start(self) -> None:
-        """Listen."""
         for port, server in self._servers:
             self._loop.finish(server.start(("127.0.0.1", port)))
 

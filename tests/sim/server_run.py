@@ -263,7 +263,6 @@ class ServerRun:
             self._serve()
 
     def _move(self) -> None:
-        """Let some of everything happen."""
         rng = self.rng
         for client in self.clients.values():
             if client.socket is not None and rng.random() < 0.6:

@@ -453,11 +453,9 @@ class States:
         self._look(self._server, self._run.broker)
 
     def starting(self) -> None:
-        """A start begins."""
         self._found = self._sizes()
 
     def started(self) -> None:
-        """A start has ended well."""
         assert self._found is not None
         self._look(self._starts, self._run.broker, self._found, self._sizes())
         self._found = None

@@ -14,7 +14,6 @@ UNLIMITED = 1 << 60
 
 
 def syncs_fail(rng: Random, disk: SimDisk) -> None:
-    """Some syncs fail, or all."""
     disk.eio_chance = rng.choice([0.05, 0.5, 1.0])
 
 
@@ -30,7 +29,6 @@ def disk_fills_up(rng: Random, disk: SimDisk) -> None:
 
 
 def disk_recovers(_rng: Random, disk: SimDisk) -> None:
-    """All is well."""
     disk.eio_chance = disk.doubt_chance = 0
     disk.capacity = UNLIMITED
 

@@ -37,7 +37,6 @@ def start(*command: str, also: Path | None = None, env: Mapping[str, str] | None
 
 
 def job(name: str, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """Start `curbstone pipeline …`."""
     return start("-m", "curbstone", "pipeline", name, *arguments, env=env)
 
 

@@ -58,7 +58,6 @@ def call(url: str, method: str, path: str, value: Any = None, kind: str = "appli
 
 
 def make_queue(url: str, queue: str, **options: Any) -> None:
-    """Make `project/queue`."""
     project, _, name = queue.partition("/")
     call(url, "PUT", f"/v2/{project}/queues/{name}", options or None)
 
@@ -72,12 +71,10 @@ def publish(url: str, queue: str, bodies: Sequence[str], **members: Any) -> None
 
 
 def numbered(count: int, first: int = 0) -> list[str]:
-    """Return bodies that all differ."""
     return [f"message {number:08d}" for number in range(first, first + count)]
 
 
 def group_of(url: str, queue: str, group: str) -> dict[str, Any]:
-    """Ask where a group stands."""
     project, _, name = queue.partition("/")
     found: dict[str, Any] = call(url, "GET", f"/v2/{project}/queues/{name}/groups/{group}")
     return found

@@ -46,7 +46,6 @@ class Query:
         self.reader = kind(known, tuple((field.name, field.nullable) for field in schema.fields))
 
     def stop(self) -> None:
-        """The process ends."""
         if self.reader is not None:
             self.reader.stop()
 

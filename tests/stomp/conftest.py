@@ -23,7 +23,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def client() -> Client:
-    """A client of version 1.2."""
     return Client()
 
 

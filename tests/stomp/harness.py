@@ -117,7 +117,6 @@ class Client:
         return self.read()
 
     def read(self) -> list[Received]:
-        """Return the frames that came."""
         return read_frames(b"".join(self.session.take_output()))
 
     def turn(self) -> list[Received]:

@@ -45,7 +45,6 @@ class Raw:
         self.socket.sendall(b"".join([each if isinstance(each, bytes) else encode(each) for each in frames]))
 
     def frame(self) -> Received:
-        """Return the next frame."""
         return self._waiting.popleft() if self._waiting else self._read()
 
     def _read(self) -> Received:
@@ -71,7 +70,6 @@ class Raw:
         return len(head) + 2 + end + 2 if end >= 0 else 0
 
     def frames(self, count: int) -> list[Received]:
-        """Return that many."""
         return [self.frame() for _ in range(count)]
 
     def read_all(self) -> list[Received]:

@@ -11,7 +11,6 @@ from tests.stomp.raw import CONNECTED, Raw
 
 
 def bodies(server: ServerProcess, count: int) -> list[bytes]:
-    """Return what is in /queue/a."""
     with Raw(server.stomp) as reader:
         reader.confirm(SUB)
         messages = [message.body for message in reader.frames(count)]

@@ -48,7 +48,6 @@ class World:
         self.good.confirm(f"ACK|id:{message.headers['ack']}")
 
     def check(self, growth_max: int = GROWTH_BYTES_MAX) -> None:
-        """Nobody noticed anything."""
         self.round()
         assert self.memory() - self._before < growth_max
         assert "Traceback" not in self.server.log

@@ -25,7 +25,6 @@ def named(name: str, body: str, *, most_ms: int = 0, **orders: object) -> Messag
 
 
 def publish(lab: Lab, queue: LocalQueue, *messages: Message, atomic: bool = False) -> list[int]:
-    """Publish these; return the seqs."""
     lab.publish_messages(queue, list(messages), atomic=atomic)
     assert not any(message.is_duplicate for message in messages)
     return [message.seq for message in messages]

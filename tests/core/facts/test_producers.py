@@ -41,7 +41,6 @@ def send(
 
 
 def sent(lab: Lab, queue: LocalQueue, first: int, count: int = 1, **how: object) -> list[Answer]:
-    """Publish, and return the answers."""
     answers = send(lab, queue, first, count, **how)  # type: ignore[arg-type]
     lab.settle()
     check_room(queue)

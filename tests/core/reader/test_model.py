@@ -54,7 +54,6 @@ class Model:
         return {**{name: reader.pending for name, reader in self.readers.items()}, **self.others}
 
     def live(self) -> set[int]:
-        """Return what is pending anywhere."""
         return set().union(*self.pending().values())
 
 

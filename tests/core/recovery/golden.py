@@ -37,7 +37,6 @@ STAGED = ["open", "done", "cut", "job@1", "job@2", "unknown"]
 
 
 def main(target: str) -> None:
-    """Write `target`.tar.gz and `target`.json."""
     lab = importlib.import_module(LAB).Lab(seed=14, cap=256 * KIB, max_message_size=64 * KIB)
     fill(lab)
     cut_staged(lab)
@@ -259,7 +258,6 @@ class Stop(BaseException):
 
 
 def stop() -> bool:
-    """Stop in a sync."""
     raise Stop
 
 

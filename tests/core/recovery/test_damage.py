@@ -50,7 +50,6 @@ class DamagedLog:
         return queue
 
     def seqs(self, queue: LocalQueue) -> list[int]:
-        """Return what is there."""
         return [found.message.seq for found in self.lab.peek(queue)]
 
 

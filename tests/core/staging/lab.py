@@ -36,7 +36,6 @@ def frames_of(contents: Contents, per_frame: int = 1000) -> bytes:
 
 
 def upload(lab: Lab, identifier: str, part: str) -> Upload:
-    """Begin a part."""
     return lab.broker.staging.upload(PROJECT, identifier, part, MIB)
 
 
@@ -62,7 +61,6 @@ def stage(lab: Lab, identifier: str, part: str, contents: Contents, *, per_frame
 def commit(
     lab: Lab, identifier: str, parts: Sequence[str] | None = None, *, passing_ms: int = 0, content: str = ""
 ) -> tuple[CurbstoneError | None, bool, int]:
-    """Commit; return (error, repeated, messages)."""
     answer = lab.answer(
         lambda done: lab.broker.staging.commit(PROJECT, identifier, parts, done, content=content), passing_ms=passing_ms
     )
@@ -93,5 +91,4 @@ def staged_files(lab: Lab) -> list[str]:
 
 
 def same(found: Any, wanted: Any, what: str) -> None:
-    """Compare without a long diff."""
     assert found == wanted, f"{what}: {len(found)} found, {len(wanted)} wanted"

@@ -42,7 +42,6 @@ class Stream:
         return fields.get("id", fields.get("event", "")), orjson.loads(fields["data"])
 
     async def events(self, count: int) -> list[tuple[str, dict[str, Any]]]:
-        """Return the next events."""
         return [await self.event() for _ in range(count)]
 
     async def ends(self) -> bool:

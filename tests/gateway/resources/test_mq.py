@@ -43,7 +43,6 @@ NOTHING = (204, "", b"")
 
 
 def fetched(mq: httpx.Client) -> tuple[int, str, bytes]:
-    """Fetch until there is something."""
     deadline = time.monotonic() + WAIT_S
     while (found := fetch(mq)) == NOTHING:
         assert time.monotonic() < deadline, "nothing came"

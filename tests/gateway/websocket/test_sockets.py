@@ -17,12 +17,10 @@ pytestmark = pytest.mark.anyio
 
 
 async def take(socket: ClientConnection, count: int) -> list[tuple[dict[str, Any], Any]]:
-    """Return that many (metadata, payload)."""
     return [(await json_from(socket), await socket.recv()) for _ in range(count)]
 
 
 def ack(ack_id: str, what: str = "ackId", **more: Any) -> str:
-    """Return a command."""
     return orjson.dumps({what: ack_id, **more}).decode()
 
 
