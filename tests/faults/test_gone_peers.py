@@ -48,21 +48,20 @@ with connect(sys.argv[1], subprotocols=["consume"], proxy=None) as peer:
 """
 
 
-def test_heart_beats_detect_a_stopped_stomp_consumer(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data") as server:
-        call(server, "/v2/default/queues/q", "PUT")
-        call(server, "/v2/default/queues/q/messages", "POST", b"the body")
-        arguments = [sys.executable, "-c", STOMP, *map(str, server.stomp)]
-        with subprocess.Popen(arguments, stdout=subprocess.PIPE) as peer:
-            try:
-                assert peer.stdout
-                assert peer.stdout.readline() == b"holds it\n"
-                assert call(server, "/v2/default/queues/q")[1]["wip"] == 1
-                peer.send_signal(signal.SIGSTOP)
-                until(lambda: call(server, "/v2/default/queues/q")[1]["rdy"] == 1, "it is still held", FREED_S_MAX)
-                assert call(server, "/v2/default/queues/q")[1]["consumers"] == 0
-            finally:
-                peer.kill()
+def test_heart_beats_detect_a_stopped_stomp_consumer(server: ServerProcess) -> None:
+    call(server, "/v2/default/queues/q", "PUT")
+    call(server, "/v2/default/queues/q/messages", "POST", b"the body")
+    arguments = [sys.executable, "-c", STOMP, *map(str, server.stomp)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as peer:
+        try:
+            assert peer.stdout
+            assert peer.stdout.readline() == b"holds it\n"
+            assert call(server, "/v2/default/queues/q")[1]["wip"] == 1
+            peer.send_signal(signal.SIGSTOP)
+            until(lambda: call(server, "/v2/default/queues/q")[1]["rdy"] == 1, "it is still held", FREED_S_MAX)
+            assert call(server, "/v2/default/queues/q")[1]["consumers"] == 0
+        finally:
+            peer.kill()
 
 
 @asynccontextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from pathlib import Path
 
 import httpx
 import pytest
@@ -148,16 +147,15 @@ def test_keuss10_a_delayed_message(client: Client, absolute: bool) -> None:
     assert message.headers["x-mature"] == "2023-11-14T22:13:22.000Z", "when it became due"
 
 
-def test_keuss10_delays_are_kept_over_a_crash(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data") as server:
-        with Raw(server.stomp) as peer:
-            peer.confirm(keuss("late", "x-delta-t:600000"))
-            peer.confirm(keuss("soon", "x-delta-t:1"))
-        server.restart()
-        with Raw(server.stomp) as peer:
-            peer.confirm(SUB)
-            assert peer.frame().body == b"soon"
-            assert peer.waiting() == []
+def test_keuss10_delays_are_kept_over_a_crash(server: ServerProcess) -> None:
+    with Raw(server.stomp) as peer:
+        peer.confirm(keuss("late", "x-delta-t:600000"))
+        peer.confirm(keuss("soon", "x-delta-t:1"))
+    server.restart()
+    with Raw(server.stomp) as peer:
+        peer.confirm(SUB)
+        assert peer.frame().body == b"soon"
+        assert peer.waiting() == []
 
 
 def test_keuss11_the_window(server: ServerProcess) -> None:

@@ -30,22 +30,21 @@ def test_every_line_of_the_lists_has_a_test() -> None:
     assert not sorted(wanted - names)
 
 
-def test_a08_ack_lost_in_a_crash_redelivers_the_message(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data") as server:
-        with Raw(server.stomp) as peer:
-            peer.confirm(send("1"))
-            peer.confirm(send("2"))
-            peer.send(SUB)
-            _, second = peer.frame(), peer.frame()
-            peer.confirm(f"ACK|id:{second.headers['ack']}")
-            server.kill()
-        server.restart()
-        with Raw(server.stomp) as peer:
-            peer.confirm(send("3"))
-            peer.send(SUB)
-            again, new = peer.frames(2)  # read back from the disk, so they may be long in coming
-            assert (again.body, again.headers["redelivered"]) == (b"1", "true")
-            assert new.body == b"3"
+def test_a08_ack_lost_in_a_crash_redelivers_the_message(server: ServerProcess) -> None:
+    with Raw(server.stomp) as peer:
+        peer.confirm(send("1"))
+        peer.confirm(send("2"))
+        peer.send(SUB)
+        _, second = peer.frame(), peer.frame()
+        peer.confirm(f"ACK|id:{second.headers['ack']}")
+        server.kill()
+    server.restart()
+    with Raw(server.stomp) as peer:
+        peer.confirm(send("3"))
+        peer.send(SUB)
+        again, new = peer.frames(2)  # read back from the disk, so they may be long in coming
+        assert (again.body, again.headers["redelivered"]) == (b"1", "true")
+        assert new.body == b"3"
 
 
 def test_t07_a_crash_during_commit_leaves_all_or_nothing(tmp_path: Path) -> None:

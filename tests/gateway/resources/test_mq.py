@@ -142,16 +142,15 @@ def test_messages_are_in_publish_order(mq: httpx.Client) -> None:
     assert [fetch(mq) for _ in range(20)] == [(200, message_id, b"%d" % n) for n, message_id in enumerate(ids)]
 
 
-def test_confirmed_and_fetched_messages_survive_a_crash(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data") as server:
-        with client(server) as mq:
-            mq.put("/jobs")
-            ids = [post(mq, str(n)) for n in range(3)]
-            assert fetch(mq)[1] == ids[0]
-        server.kill()
-        server.restart()
-        with client(server) as mq:
-            assert [fetch(mq)[1] for _ in range(3)] == ids
+def test_confirmed_and_fetched_messages_survive_a_crash(server: ServerProcess) -> None:
+    with client(server) as mq:
+        mq.put("/jobs")
+        ids = [post(mq, str(n)) for n in range(3)]
+        assert fetch(mq)[1] == ids[0]
+    server.kill()
+    server.restart()
+    with client(server) as mq:
+        assert [fetch(mq)[1] for _ in range(3)] == ids
 
 
 def test_wrong_verbs_and_names(mq: httpx.Client) -> None:
