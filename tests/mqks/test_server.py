@@ -19,6 +19,8 @@ from tests.kit.engine import WAIT_S, until
 from tests.kit.server import ServerProcess
 from tests.mqks.world import ERROR_ID, MIB, Peer, World, run
 
+pytestmark = pytest.mark.anyio
+
 BIG = QueueOptions(cap=64 * MIB)
 
 
@@ -27,18 +29,15 @@ async def read_all(reader: asyncio.StreamReader) -> bytes:
     return await asyncio.wait_for(reader.read(), WAIT_S)
 
 
-def test_a_tab_ends_the_connection_behind_an_error_line(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer()
-        peer.send("x publish e a\tb", "y ping never")
-        request_id, word, error_id = (await read_all(peer.reader)).decode().split()
-        assert (request_id, word) == ("x", "error")
-        assert ERROR_ID.fullmatch(error_id)
-        odd = await world.peer()
-        odd.send("\tx ping y")
-        assert (await read_all(odd.reader)).startswith(b"None error ")
-
-    run(tmp_path, test)
+async def test_a_tab_ends_the_connection_behind_an_error_line(world: World) -> None:
+    peer = await world.peer()
+    peer.send("x publish e a\tb", "y ping never")
+    request_id, word, error_id = (await read_all(peer.reader)).decode().split()
+    assert (request_id, word) == ("x", "error")
+    assert ERROR_ID.fullmatch(error_id)
+    odd = await world.peer()
+    odd.send("\tx ping y")
+    assert (await read_all(odd.reader)).startswith(b"None error ")
 
 
 def test_too_much_data_is_an_error_and_the_connection_stays(tmp_path: Path) -> None:
@@ -76,27 +75,24 @@ def test_line_that_trickles_in_times_out_but_silence_between_lines_does_not(tmp_
     run(tmp_path, test, limits=Limits(line_ms=1000))
 
 
-def test_long_line_received_in_time_does_not_time_out(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        keeper = await world.peer("c consume --confirm q e")
-        peer = await world.peer()
-        peer.writer.write(b"m publish e " + b"x" * 100_000)
-        sessions = [client.session for client in world.server.clients]
-        await until(lambda: any(session._reader.unfinished_bytes > 100_000 for session in sessions))
-        (session,) = [session for session in sessions if session.tick_ms]
-        session.tick(world.host.now_ms() + 29_000)
-        assert session.tick_ms
-        peer.send("")
-        assert len(await keeper.line()) > 100_000
-        session.tick(world.host.now_ms() + 1_000_000)
-        assert await peer.request("p ping between") == "p ok between"
-        peer.writer.write(b"m publish e " + b"x" * 100_000)
-        await until(lambda: session._reader.unfinished_bytes > 100_000)
-        peer.writer.transport.abort()
-        await until(lambda: session.lost)
-        assert not session._reader.unfinished_bytes
-
-    run(tmp_path, test)
+async def test_long_line_received_in_time_does_not_time_out(world: World) -> None:
+    keeper = await world.peer("c consume --confirm q e")
+    peer = await world.peer()
+    peer.writer.write(b"m publish e " + b"x" * 100_000)
+    sessions = [client.session for client in world.server.clients]
+    await until(lambda: any(session._reader.unfinished_bytes > 100_000 for session in sessions))
+    (session,) = [session for session in sessions if session.tick_ms]
+    session.tick(world.host.now_ms() + 29_000)
+    assert session.tick_ms
+    peer.send("")
+    assert len(await keeper.line()) > 100_000
+    session.tick(world.host.now_ms() + 1_000_000)
+    assert await peer.request("p ping between") == "p ok between"
+    peer.writer.write(b"m publish e " + b"x" * 100_000)
+    await until(lambda: session._reader.unfinished_bytes > 100_000)
+    peer.writer.transport.abort()
+    await until(lambda: session.lost)
+    assert not session._reader.unfinished_bytes
 
 
 @pytest.mark.parametrize("sent", [b"", b"p pi"])
@@ -117,23 +113,19 @@ def test_silent_client_is_disconnected(tmp_path: Path, sent: bytes) -> None:
     run(tmp_path, test, limits=Limits(first_line_ms=1000, line_ms=1200))
 
 
-def test_client_without_login_is_disconnected(tmp_path: Path) -> None:
+async def test_client_without_login_is_disconnected(world: World, tmp_path: Path) -> None:
     """One line without a login stopped the clock, and a stranger stayed for good."""
-
-    async def test(world: World) -> None:
-        users = tmp_path / "users.toml"
-        users.write_text("[users.ann]\ngrants = []\n", encoding="utf-8")
-        authenticator = UserAuthenticator(world.broker, world.host, users, tmp_path / "data", world.broker.disk)
-        authenticator.open()
-        server = MqksServer(authenticator, world.host, limits=Limits(first_line_ms=1000, line_ms=1200))
-        peer = await Peer.open(await server.start(("127.0.0.1", 0)))
-        peer.send("p ping ?")
-        refused, ended = (await read_all(peer.reader)).splitlines()
-        assert refused.startswith(b"p error ") and ended.startswith(b"None error ")
-        await peer.close()
-        await server.stop()
-
-    run(tmp_path, test)
+    users = tmp_path / "users.toml"
+    users.write_text("[users.ann]\ngrants = []\n", encoding="utf-8")
+    authenticator = UserAuthenticator(world.broker, world.host, users, tmp_path / "data", world.broker.disk)
+    authenticator.open()
+    server = MqksServer(authenticator, world.host, limits=Limits(first_line_ms=1000, line_ms=1200))
+    peer = await Peer.open(await server.start(("127.0.0.1", 0)))
+    peer.send("p ping ?")
+    refused, ended = (await read_all(peer.reader)).splitlines()
+    assert refused.startswith(b"p error ") and ended.startswith(b"None error ")
+    await peer.close()
+    await server.stop()
 
 
 def test_client_that_only_sends_errors_is_disconnected(tmp_path: Path) -> None:
@@ -153,32 +145,25 @@ def test_client_that_only_sends_errors_is_disconnected(tmp_path: Path) -> None:
         (b"\x16\x03\x01\x02\x00\x01\x00", b""),
     ],
 )
-def test_other_protocols_are_distinguished(tmp_path: Path, greeting: bytes, answer: bytes) -> None:
+async def test_other_protocols_are_distinguished(world: World, greeting: bytes, answer: bytes) -> None:
     """A page in a browser could otherwise post requests to this port."""
-
-    async def test(world: World) -> None:
-        keeper = await world.peer("c consume --confirm q e")
-        peer = await world.peer()
-        peer.writer.write(greeting)
-        assert await read_all(peer.reader) == answer
-        await keeper.quiet()
-        assert world.has("q")
-
-    run(tmp_path, test)
+    keeper = await world.peer("c consume --confirm q e")
+    peer = await world.peer()
+    peer.writer.write(greeting)
+    assert await read_all(peer.reader) == answer
+    await keeper.quiet()
+    assert world.has("q")
 
 
-def test_a_client_that_closes_its_half_still_gets_its_confirms(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        keeper = await world.peer("r rebind --confirm q e")
-        peer = await world.peer()
-        peer.writer.write(b"m publish --confirm e d\nm2 publish e whole\nm3 publish e cut o")
-        peer.writer.write_eof()
-        assert await read_all(peer.reader) == b"m ok \n"
-        keeper.send("c consume q")
-        assert await keeper.lines(2) == ["c ok m event=e d", "c ok m2 event=e whole"]
-        await keeper.quiet()
-
-    run(tmp_path, test)
+async def test_a_client_that_closes_its_half_still_gets_its_confirms(world: World) -> None:
+    keeper = await world.peer("r rebind --confirm q e")
+    peer = await world.peer()
+    peer.writer.write(b"m publish --confirm e d\nm2 publish e whole\nm3 publish e cut o")
+    peer.writer.write_eof()
+    assert await read_all(peer.reader) == b"m ok \n"
+    keeper.send("c consume q")
+    assert await keeper.lines(2) == ["c ok m event=e d", "c ok m2 event=e whole"]
+    await keeper.quiet()
 
 
 def test_publishes_that_a_full_queue_refuses_are_one_line_in_the_log(
@@ -248,28 +233,22 @@ def test_consumers_of_a_connection_are_limited(tmp_path: Path) -> None:
     run(tmp_path, test, limits=Limits(consumers_max=2))
 
 
-def test_stop_sends_confirms_and_closes_connections(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer("c consume --confirm q e --delete-queue-when-unused --manual-ack")
-        peer.send("m publish --confirm zz d")
-        assert await peer.line() == "m ok "
-        stopping = asyncio.ensure_future(world.server.stop())
-        assert await read_all(peer.reader) == b""
-        await peer.close()
-        await stopping
-        assert world.has("q"), "its consumers return when the server does"
-
-    run(tmp_path, test)
+async def test_stop_sends_confirms_and_closes_connections(world: World) -> None:
+    peer = await world.peer("c consume --confirm q e --delete-queue-when-unused --manual-ack")
+    peer.send("m publish --confirm zz d")
+    assert await peer.line() == "m ok "
+    stopping = asyncio.ensure_future(world.server.stop())
+    assert await read_all(peer.reader) == b""
+    await peer.close()
+    await stopping
+    assert world.has("q"), "its consumers return when the server does"
 
 
-def test_keepalive_finds_peers_that_vanished(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        await world.peer()
-        (client,) = world.server.clients
-        raw = client._transport.get_extra_info("socket")
-        assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-
-    run(tmp_path, test)
+async def test_keepalive_finds_peers_that_vanished(world: World) -> None:
+    await world.peer()
+    (client,) = world.server.clients
+    raw = client._transport.get_extra_info("socket")
+    assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
 def test_hello_world_with_nc(server: ServerProcess) -> None:

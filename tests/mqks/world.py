@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 
@@ -84,6 +85,13 @@ class World(engine.World[MqksServer, Peer]):
         return set(self.broker.bindings(QueueName("default", queue)))
 
 
+def serving(
+    path: Path, limits: Limits | None = None, options: QueueOptions | None = None
+) -> AbstractAsyncContextManager[World]:
+    """Run a server on the data in `path`."""
+    return engine.serving(path, options, partial(World, limits))
+
+
 def run(
     path: Path,
     *tests: Callable[[World], Awaitable[None]],
@@ -91,4 +99,4 @@ def run(
     options: QueueOptions | None = None,
 ) -> None:
     """Run each test on a server of its own life, all on the same data."""
-    engine.run(partial(engine.serving, path / "data", options, partial(World, limits)), *tests)
+    engine.run(partial(serving, path / "data", limits, options), *tests)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError
 from tests.stomp.harness import Client, Refuse
+from tests.stomp.serving import World, serving
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -19,6 +21,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"calls", "refuse"} & {*getattr(item, "fixturenames", ())}:
             item.add_marker("source")
+
+
+@pytest.fixture
+async def world(anyio_backend: object, tmp_path: Path) -> AsyncIterator[World]:
+    """A running server with an empty data directory."""
+    async with serving(tmp_path) as opened:
+        yield opened
 
 
 @pytest.fixture

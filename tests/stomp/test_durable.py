@@ -15,6 +15,8 @@ from tests.stomp.client import Peer
 from tests.stomp.harness import Client, send
 from tests.stomp.serving import World, serving
 
+pytestmark = pytest.mark.anyio
+
 SUBSCRIBE = b"SUBSCRIBE\nid:7\ndestination:/topic/news\nreceipt:s\n%b\n\n\0"
 WAYS = {
     b"x-queue-name:mine": "mine",
@@ -49,22 +51,19 @@ async def leave(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_messages_published_while_disconnected_are_delivered_on_return(tmp_path: Path, way: bytes) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer()
-        await receipt(peer, SUBSCRIBE % way)
-        await publish(world, b"1")
-        assert (await peer.frame()).body == b"1"
-        await leave(peer)
-        await publish(world, b"2")
-        (queue,) = world.broker.queues()
-        assert queue.name == queue_name(WAYS[way])
-        back = await world.peer()
-        await receipt(back, SUBSCRIBE % way)
-        message = await back.frame()
-        assert (message.body, message.headers["destination"]) == (b"2", "/topic/news")
-
-    run(tmp_path, test)
+async def test_messages_published_while_disconnected_are_delivered_on_return(world: World, way: bytes) -> None:
+    peer = await world.peer()
+    await receipt(peer, SUBSCRIBE % way)
+    await publish(world, b"1")
+    assert (await peer.frame()).body == b"1"
+    await leave(peer)
+    await publish(world, b"2")
+    (queue,) = world.broker.queues()
+    assert queue.name == queue_name(WAYS[way])
+    back = await world.peer()
+    await receipt(back, SUBSCRIBE % way)
+    message = await back.frame()
+    assert (message.body, message.headers["destination"]) == (b"2", "/topic/news")
 
 
 def test_durable_subscription_survives_a_restart(tmp_path: Path) -> None:
@@ -81,35 +80,29 @@ def test_durable_subscription_survives_a_restart(tmp_path: Path) -> None:
     run(tmp_path, after)
 
 
-def test_unsubscribe_keeps_it_and_with_durable_deletes_it(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer()
-        await receipt(peer, SUBSCRIBE % b"durable:true")
-        await receipt(peer, b"UNSUBSCRIBE\nid:7\nreceipt:s\n\n\0")
-        await publish(world, b"1")
-        assert world.broker.get(queue_name("7:news")).counts().rdy == 1
-        await receipt(peer, SUBSCRIBE % b"durable:true\nack:client")
-        assert (await peer.frame()).body == b"1"
-        await receipt(peer, b"UNSUBSCRIBE\nid:7\ndurable:true\nreceipt:s\n\n\0")
-        assert not world.broker.queues()
-        await publish(world, b"2")
-        await leave(peer)
-
-    run(tmp_path, test)
+async def test_unsubscribe_keeps_it_and_with_durable_deletes_it(world: World) -> None:
+    peer = await world.peer()
+    await receipt(peer, SUBSCRIBE % b"durable:true")
+    await receipt(peer, b"UNSUBSCRIBE\nid:7\nreceipt:s\n\n\0")
+    await publish(world, b"1")
+    assert world.broker.get(queue_name("7:news")).counts().rdy == 1
+    await receipt(peer, SUBSCRIBE % b"durable:true\nack:client")
+    assert (await peer.frame()).body == b"1"
+    await receipt(peer, b"UNSUBSCRIBE\nid:7\ndurable:true\nreceipt:s\n\n\0")
+    assert not world.broker.queues()
+    await publish(world, b"2")
+    await leave(peer)
 
 
-def test_several_topics_can_share_a_named_queue(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer()
-        for number, topic in enumerate([b"a", b"b.*"]):
-            frame = b"SUBSCRIBE\nid:%d\ndestination:/topic/%b\nx-queue-name:both\nreceipt:s\n\n\0"
-            await receipt(peer, frame % (number, topic))
-        await publish(world, b"1", b"a")
-        await publish(world, b"2", b"b.x")
-        assert [(await peer.frame()).body, (await peer.frame()).body] == [b"1", b"2"]
-        assert world.broker.bindings(queue_name("both")).keys() == {"a", "b.*"}
-
-    run(tmp_path, test)
+async def test_several_topics_can_share_a_named_queue(world: World) -> None:
+    peer = await world.peer()
+    for number, topic in enumerate([b"a", b"b.*"]):
+        frame = b"SUBSCRIBE\nid:%d\ndestination:/topic/%b\nx-queue-name:both\nreceipt:s\n\n\0"
+        await receipt(peer, frame % (number, topic))
+    await publish(world, b"1", b"a")
+    await publish(world, b"2", b"b.x")
+    assert [(await peer.frame()).body, (await peer.frame()).body] == [b"1", b"2"]
+    assert world.broker.bindings(queue_name("both")).keys() == {"a", "b.*"}
 
 
 def test_client_id_separates_subscription_names() -> None:
@@ -165,23 +158,20 @@ def test_each_id_and_topic_has_its_own_queue(client: Client, one: tuple[str, str
     assert len(client.lab.names()) == 2
 
 
-def test_queue_of_an_earlier_version_is_still_used(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer()
-        await receipt(peer, SUBSCRIBE % b"x-queue-name:7")
-        await leave(peer)
-        await publish(world, b"1")
-        back = await world.peer()
-        await receipt(back, SUBSCRIBE % b"durable:true\nack:client")
-        assert (await back.frame()).body == b"1"
-        await receipt(back, b"SUBSCRIBE\nid:8\ndestination:/topic/other\ndurable:true\nreceipt:s\n\n\0")
-        assert [queue.name.queue for queue in world.broker.queues()] == ["7", "8:other"]
-        await leave(back)
-        gone = await world.peer()
-        await receipt(gone, b"UNSUBSCRIBE\nid:7\ndurable:true\ndestination:/topic/news\nreceipt:s\n\n\0")
-        assert [queue.name.queue for queue in world.broker.queues()] == ["8:other"]
-
-    run(tmp_path, test)
+async def test_queue_of_an_earlier_version_is_still_used(world: World) -> None:
+    peer = await world.peer()
+    await receipt(peer, SUBSCRIBE % b"x-queue-name:7")
+    await leave(peer)
+    await publish(world, b"1")
+    back = await world.peer()
+    await receipt(back, SUBSCRIBE % b"durable:true\nack:client")
+    assert (await back.frame()).body == b"1"
+    await receipt(back, b"SUBSCRIBE\nid:8\ndestination:/topic/other\ndurable:true\nreceipt:s\n\n\0")
+    assert [queue.name.queue for queue in world.broker.queues()] == ["7", "8:other"]
+    await leave(back)
+    gone = await world.peer()
+    await receipt(gone, b"UNSUBSCRIBE\nid:7\ndurable:true\ndestination:/topic/news\nreceipt:s\n\n\0")
+    assert [queue.name.queue for queue in world.broker.queues()] == ["8:other"]
 
 
 @pytest.mark.parametrize(
@@ -227,20 +217,17 @@ def test_non_durable_queue_is_not_deleted(client: Client, frame: str, said: str)
     assert client.lab.names() == [queue_name("a")]
 
 
-def test_a_subscriber_by_mask_gets_each_message_once(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer()
-        for number, mask in enumerate([b"order.*.paid", b"order.>", b"#.never"]):
-            await receipt(peer, b"SUBSCRIBE\nid:%d\ndestination:/topic/%b\nreceipt:s\n\n\0" % (number, mask))
-        await publish(world, b"1", b"order.7.paid")
-        await publish(world, b"2", b"order")
-        found = {(frame.headers["subscription"], frame.body) for frame in [await peer.frame() for _ in range(3)]}
-        assert found == {("0", b"1"), ("1", b"1"), ("1", b"2")}
-        await receipt(peer, b"UNSUBSCRIBE\nid:1\nreceipt:s\n\n\0")
-        await publish(world, b"3", b"order.8.paid")
-        assert (await peer.frame()).headers["subscription"] == "0"
-
-    run(tmp_path, test)
+async def test_a_subscriber_by_mask_gets_each_message_once(world: World) -> None:
+    peer = await world.peer()
+    for number, mask in enumerate([b"order.*.paid", b"order.>", b"#.never"]):
+        await receipt(peer, b"SUBSCRIBE\nid:%d\ndestination:/topic/%b\nreceipt:s\n\n\0" % (number, mask))
+    await publish(world, b"1", b"order.7.paid")
+    await publish(world, b"2", b"order")
+    found = {(frame.headers["subscription"], frame.body) for frame in [await peer.frame() for _ in range(3)]}
+    assert found == {("0", b"1"), ("1", b"1"), ("1", b"2")}
+    await receipt(peer, b"UNSUBSCRIBE\nid:1\nreceipt:s\n\n\0")
+    await publish(world, b"3", b"order.8.paid")
+    assert (await peer.frame()).headers["subscription"] == "0"
 
 
 @pytest.mark.parametrize("topic", ["a.*", "#", "a.>"])

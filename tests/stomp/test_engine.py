@@ -17,6 +17,8 @@ from tests.kit.engine import A, until
 from tests.stomp.client import exercise
 from tests.stomp.serving import SUB, World, run
 
+pytestmark = pytest.mark.anyio
+
 
 def test_confirmed_messages_and_acks_survive_a_restart(tmp_path: Path) -> None:
     async def before(world: World) -> None:
@@ -63,21 +65,18 @@ def test_transaction_over_two_queues_is_atomic(tmp_path: Path) -> None:
     run(tmp_path, before, after)
 
 
-def test_transaction_covers_queue_and_topic(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        reader, peer = await world.peer(), await world.peer()
-        await reader.send(b"SUBSCRIBE\nid:0\ndestination:/topic/news\nreceipt:s\n\n\0")
-        assert (await reader.frame()).headers["receipt-id"] == "s"
-        frames = [b"BEGIN\ntransaction:t\n\n\0"]
-        for destination in (b"/topic/news", b"/queue/a", b"/topic/nobody"):
-            frames.append(b"SEND\ndestination:%b\ntransaction:t\n\nhot\0" % destination)
-        frames.append(b"COMMIT\ntransaction:t\nreceipt:c\n\n\0")
-        await peer.send(b"".join(frames))
-        assert (await peer.frame()).headers["receipt-id"] == "c"
-        assert (await reader.frame()).body == b"hot"
-        assert world.count() == 1
-
-    run(tmp_path, test)
+async def test_transaction_covers_queue_and_topic(world: World) -> None:
+    reader, peer = await world.peer(), await world.peer()
+    await reader.send(b"SUBSCRIBE\nid:0\ndestination:/topic/news\nreceipt:s\n\n\0")
+    assert (await reader.frame()).headers["receipt-id"] == "s"
+    frames = [b"BEGIN\ntransaction:t\n\n\0"]
+    for destination in (b"/topic/news", b"/queue/a", b"/topic/nobody"):
+        frames.append(b"SEND\ndestination:%b\ntransaction:t\n\nhot\0" % destination)
+    frames.append(b"COMMIT\ntransaction:t\nreceipt:c\n\n\0")
+    await peer.send(b"".join(frames))
+    assert (await peer.frame()).headers["receipt-id"] == "c"
+    assert (await reader.frame()).body == b"hot"
+    assert world.count() == 1
 
 
 def test_a_full_queue_refuses_with_an_error_and_the_receipt(tmp_path: Path) -> None:
@@ -97,75 +96,60 @@ def test_a_full_queue_refuses_with_an_error_and_the_receipt(tmp_path: Path) -> N
     run(tmp_path, test, options=QueueOptions(cap=64 * 1024))
 
 
-def test_a_count_follows_the_queue(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
+async def test_a_count_follows_the_queue(world: World) -> None:
+    peer = await world.peer()
+    await peer.send(b"SUBSCRIBE\nid:c\ndestination:/queue/a/count\n\n\0")
+    assert (await peer.frame()).body == b"0"
+    other = await world.peer()
+    await other.send(b"SEND\ndestination:/queue/a\nreceipt:r\n\n1\0")
+    assert (await peer.frame()).body == b"1"
+    await other.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\n\n\0")
+    assert (await peer.frame()).body == b"0"
+
+
+async def test_topics_and_their_queues(world: World) -> None:
+    readers = [await world.peer() for _ in range(2)]
+    for reader in readers:
+        await reader.send(b"SUBSCRIBE\nid:0\ndestination:/topic/news\nreceipt:s\n\n\0")
+        assert (await reader.frame()).headers["receipt-id"] == "s"
+    writer = await world.peer()
+    await writer.send(b"SEND\ndestination:/topic/news\nreceipt:r\n\nhot\0")
+    assert (await writer.frame()).headers["receipt-id"] == "r"
+    for reader in readers:
+        assert (await reader.frame()).body == b"hot"
+        await reader.close()
+    await until(lambda: not world.broker.private_queues())
+
+
+async def test_acks_of_a_topic_are_confirmed_although_its_queue_is_deleted(world: World) -> None:
+    for goodbye in (b"UNSUBSCRIBE\nid:0\n\n\0", b""):
         peer = await world.peer()
-        await peer.send(b"SUBSCRIBE\nid:c\ndestination:/queue/a/count\n\n\0")
-        assert (await peer.frame()).body == b"0"
-        other = await world.peer()
-        await other.send(b"SEND\ndestination:/queue/a\nreceipt:r\n\n1\0")
-        assert (await peer.frame()).body == b"1"
-        await other.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\n\n\0")
-        assert (await peer.frame()).body == b"0"
-
-    run(tmp_path, test)
-
-
-def test_topics_and_their_queues(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        readers = [await world.peer() for _ in range(2)]
-        for reader in readers:
-            await reader.send(b"SUBSCRIBE\nid:0\ndestination:/topic/news\nreceipt:s\n\n\0")
-            assert (await reader.frame()).headers["receipt-id"] == "s"
-        writer = await world.peer()
-        await writer.send(b"SEND\ndestination:/topic/news\nreceipt:r\n\nhot\0")
-        assert (await writer.frame()).headers["receipt-id"] == "r"
-        for reader in readers:
-            assert (await reader.frame()).body == b"hot"
-            await reader.close()
+        await peer.send(b"SUBSCRIBE\nid:0\ndestination:/topic/news\nack:client\n\n\0")
+        await peer.send(b"SEND\ndestination:/topic/news\n\nhot\0")
+        message = await peer.frame()
+        ack = b"ACK\nid:%b\nreceipt:a\n\n\0" % message.headers["ack"].encode()
+        await peer.send(goodbye + ack + b"DISCONNECT\nreceipt:d\n\n\0")
+        assert [frame.headers.get("receipt-id") for frame in await peer.read_all()] == ["a", "d"]
         await until(lambda: not world.broker.private_queues())
 
-    run(tmp_path, test)
 
-
-def test_acks_of_a_topic_are_confirmed_although_its_queue_is_deleted(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        for goodbye in (b"UNSUBSCRIBE\nid:0\n\n\0", b""):
-            peer = await world.peer()
-            await peer.send(b"SUBSCRIBE\nid:0\ndestination:/topic/news\nack:client\n\n\0")
-            await peer.send(b"SEND\ndestination:/topic/news\n\nhot\0")
-            message = await peer.frame()
-            ack = b"ACK\nid:%b\nreceipt:a\n\n\0" % message.headers["ack"].encode()
-            await peer.send(goodbye + ack + b"DISCONNECT\nreceipt:d\n\n\0")
-            assert [frame.headers.get("receipt-id") for frame in await peer.read_all()] == ["a", "d"]
-            await until(lambda: not world.broker.private_queues())
-
-    run(tmp_path, test)
-
-
-def test_a_deleted_queue_ends_its_subscribers_with_an_error(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer, producer = await world.peer(), await world.peer()
-        await peer.send(SUB.replace(b"\n\n", b"\nreceipt:s\n\n"))
-        await peer.frame()
-        await producer.send(b"SEND\ndestination:/queue/a\nreceipt:1\n\n1\0")
-        await producer.frame()
-        assert (await peer.frame()).command == "MESSAGE"
-        world.broker.delete(A, lambda _existed: None)
-        assert (await peer.read_all())[-1].command == "ERROR"
-        await producer.send(b"SEND\ndestination:/queue/a\nreceipt:2\n\n2\0")
-        assert (await producer.frame()).headers["receipt-id"] == "2", "created again on the next use"
-
-    run(tmp_path, test)
+async def test_a_deleted_queue_ends_its_subscribers_with_an_error(world: World) -> None:
+    peer, producer = await world.peer(), await world.peer()
+    await peer.send(SUB.replace(b"\n\n", b"\nreceipt:s\n\n"))
+    await peer.frame()
+    await producer.send(b"SEND\ndestination:/queue/a\nreceipt:1\n\n1\0")
+    await producer.frame()
+    assert (await peer.frame()).command == "MESSAGE"
+    world.broker.delete(A, lambda _existed: None)
+    assert (await peer.read_all())[-1].command == "ERROR"
+    await producer.send(b"SEND\ndestination:/queue/a\nreceipt:2\n\n2\0")
+    assert (await producer.frame()).headers["receipt-id"] == "2", "created again on the next use"
 
 
 @pytest.mark.parametrize("kind", [stomp.Connection10, stomp.Connection11, stomp.Connection12])
-def test_stomp_py_in_every_version(tmp_path: Path, kind: Any) -> None:
-    async def test(world: World) -> None:
-        await asyncio.to_thread(exercise, kind, world.address)
-        await until(lambda: world.count() == 1)
-
-    run(tmp_path, test)
+async def test_stomp_py_in_every_version(world: World, kind: Any) -> None:
+    await asyncio.to_thread(exercise, kind, world.address)
+    await until(lambda: world.count() == 1)
 
 
 @pytest.mark.source

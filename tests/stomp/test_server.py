@@ -9,79 +9,63 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stomp
 
 from curbstone.core.options import MIB, QueueOptions
 from curbstone.stomp.limits import Limits
 from tests.kit.engine import WAIT_S, until
-from tests.stomp.client import CONNECT, exercise
+from tests.stomp.client import CONNECT
 from tests.stomp.serving import World, run, serving
 
-
-def test_message_round_trips(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer()
-        await peer.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:client\n\n\0")
-        await peer.send(b"SEND\ndestination:/queue/a\nreceipt:r\nk:v\n\nhello\0")
-        frames = {frame.command: frame for frame in (await peer.frame(), await peer.frame())}
-        assert frames["RECEIPT"].headers["receipt-id"] == "r"
-        assert (frames["MESSAGE"].body, frames["MESSAGE"].headers["k"]) == (b"hello", "v")
-        await peer.send(b"ACK\nid:%b\nreceipt:a\n\n\0" % frames["MESSAGE"].headers["ack"].encode())
-        assert (await peer.frame()).headers["receipt-id"] == "a"
-        await peer.send(b"DISCONNECT\nreceipt:bye\n\n\0")
-        assert [frame.headers for frame in await peer.read_all()] == [{"receipt-id": "bye"}]
-
-    run(tmp_path, test)
+pytestmark = pytest.mark.anyio
 
 
-def test_a_thousand_sends_in_one_write_get_their_receipts_in_order(
-    tmp_path: Path, calls: list[tuple[Any, ...]]
+async def test_message_round_trips(world: World) -> None:
+    peer = await world.peer()
+    await peer.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:client\n\n\0")
+    await peer.send(b"SEND\ndestination:/queue/a\nreceipt:r\nk:v\n\nhello\0")
+    frames = {frame.command: frame for frame in (await peer.frame(), await peer.frame())}
+    assert frames["RECEIPT"].headers["receipt-id"] == "r"
+    assert (frames["MESSAGE"].body, frames["MESSAGE"].headers["k"]) == (b"hello", "v")
+    await peer.send(b"ACK\nid:%b\nreceipt:a\n\n\0" % frames["MESSAGE"].headers["ack"].encode())
+    assert (await peer.frame()).headers["receipt-id"] == "a"
+    await peer.send(b"DISCONNECT\nreceipt:bye\n\n\0")
+    assert [frame.headers for frame in await peer.read_all()] == [{"receipt-id": "bye"}]
+
+
+async def test_a_thousand_sends_in_one_write_get_their_receipts_in_order(
+    world: World, calls: list[tuple[Any, ...]]
 ) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer()
-        await peer.send(b"".join(b"SEND\ndestination:/queue/a\nreceipt:%d\n\n%d\0" % (n, n) for n in range(1000)))
-        for n in range(1000):
-            assert (await peer.frame()).headers["receipt-id"] == str(n)
-        publishes = [call for call in calls if call[0] == "publish"]
-        assert len(publishes) < 10, "together, not one by one"
-
-    run(tmp_path, test)
+    peer = await world.peer()
+    await peer.send(b"".join(b"SEND\ndestination:/queue/a\nreceipt:%d\n\n%d\0" % (n, n) for n in range(1000)))
+    for n in range(1000):
+        assert (await peer.frame()).headers["receipt-id"] == str(n)
+    publishes = [call for call in calls if call[0] == "publish"]
+    assert len(publishes) < 10, "together, not one by one"
 
 
-def test_m10_an_error_reaches_a_client_that_is_still_sending(tmp_path: Path) -> None:
+async def test_m10_an_error_reaches_a_client_that_is_still_sending(world: World) -> None:
     """A reset of a socket with unread input used to destroy the ERROR before the client could read it."""
-
-    async def test(world: World) -> None:
-        for _ in range(20):
-            peer = await world.peer()
-            peer.writer.write(b"BOGUS\nreceipt:r\n\n\0" + b"x" * 3_000_000)
-            (error,) = await peer.read_all()
-            assert error.command == "ERROR"
-            peer.writer.close()
-
-    run(tmp_path, test)
-
-
-def test_m07_send_and_close_at_once(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
+    for _ in range(20):
         peer = await world.peer()
-        peer.writer.write(b"SEND\ndestination:/queue/a\n\n1\0" * 500)
+        peer.writer.write(b"BOGUS\nreceipt:r\n\n\0" + b"x" * 3_000_000)
+        (error,) = await peer.read_all()
+        assert error.command == "ERROR"
         peer.writer.close()
-        await until(lambda: world.count() == 500)
-
-    run(tmp_path, test)
 
 
-def test_half_closed_client_gets_its_receipts(tmp_path: Path) -> None:
+async def test_m07_send_and_close_at_once(world: World) -> None:
+    peer = await world.peer()
+    peer.writer.write(b"SEND\ndestination:/queue/a\n\n1\0" * 500)
+    peer.writer.close()
+    await until(lambda: world.count() == 500)
+
+
+async def test_half_closed_client_gets_its_receipts(world: World) -> None:
     """As in `printf ... | nc host 61613`."""
-
-    async def test(world: World) -> None:
-        peer = await world.peer(connect=False)
-        peer.writer.write(CONNECT + b"SEND\ndestination:/queue/a\nreceipt:r\n\n1\0")
-        peer.writer.write_eof()
-        assert [frame.command for frame in await peer.read_all()] == ["CONNECTED", "RECEIPT"]
-
-    run(tmp_path, test)
+    peer = await world.peer(connect=False)
+    peer.writer.write(CONNECT + b"SEND\ndestination:/queue/a\nreceipt:r\n\n1\0")
+    peer.writer.write_eof()
+    assert [frame.command for frame in await peer.read_all()] == ["CONNECTED", "RECEIPT"]
 
 
 def test_client_that_does_not_read_gets_no_deliveries(tmp_path: Path) -> None:
@@ -161,27 +145,21 @@ def test_frame_that_trickles_in_times_out(tmp_path: Path) -> None:
     run(tmp_path, test, limits=Limits(frame_ms=100))
 
 
-def test_c16_heart_beats_over_a_socket(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer(connect=False)
-        await peer.send(b"CONNECT\naccept-version:1.2\nheart-beat:0,100\n\n\0")
-        assert (await peer.frame()).headers["heart-beat"] == "100,0"
-        assert await asyncio.wait_for(peer.reader.readexactly(2), WAIT_S) == b"\n\n"
-
-    run(tmp_path, test)
+async def test_c16_heart_beats_over_a_socket(world: World) -> None:
+    peer = await world.peer(connect=False)
+    await peer.send(b"CONNECT\naccept-version:1.2\nheart-beat:0,100\n\n\0")
+    assert (await peer.frame()).headers["heart-beat"] == "100,0"
+    assert await asyncio.wait_for(peer.reader.readexactly(2), WAIT_S) == b"\n\n"
 
 
-def test_c17_a_peer_that_vanished_is_found_by_keepalive(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        await world.peer()
-        (client,) = world.server.clients
-        raw: socket.socket = client._transport.get_extra_info("socket")
-        assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        if hasattr(socket, "TCP_KEEPIDLE"):
-            assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
-        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), "or small replies take 40 ms"
-
-    run(tmp_path, test)
+async def test_c17_a_peer_that_vanished_is_found_by_keepalive(world: World) -> None:
+    await world.peer()
+    (client,) = world.server.clients
+    raw: socket.socket = client._transport.get_extra_info("socket")
+    assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+    assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), "or small replies take 40 ms"
 
 
 def test_stopping_tells_the_clients(tmp_path: Path) -> None:
@@ -203,26 +181,14 @@ def test_stopping_tells_the_clients(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_reset_connection_requeues_its_deliveries(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        rude = await world.peer()
-        await rude.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:client\n\n\0SEND\ndestination:/queue/a\n\n1\0")
-        assert (await rude.frame()).command == "MESSAGE"
-        raw: socket.socket = rude.writer.get_extra_info("socket")
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        rude.writer.transport.abort()
-        other = await world.peer()
-        await other.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:client\n\n\0")
-        message = await other.frame()
-        assert (message.headers["x-tries"], message.headers["redelivered"]) == ("1", "true")
-
-    run(tmp_path, test)
-
-
-@pytest.mark.parametrize("kind", [stomp.Connection10, stomp.Connection11, stomp.Connection12])
-def test_stomp_py_in_every_version(tmp_path: Path, kind: Any) -> None:
-    async def test(world: World) -> None:
-        await asyncio.to_thread(exercise, kind, world.address)
-        await until(lambda: world.count() == 1)
-
-    run(tmp_path, test)
+async def test_reset_connection_requeues_its_deliveries(world: World) -> None:
+    rude = await world.peer()
+    await rude.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:client\n\n\0SEND\ndestination:/queue/a\n\n1\0")
+    assert (await rude.frame()).command == "MESSAGE"
+    raw: socket.socket = rude.writer.get_extra_info("socket")
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    rude.writer.transport.abort()
+    other = await world.peer()
+    await other.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:client\n\n\0")
+    message = await other.frame()
+    assert (message.headers["x-tries"], message.headers["redelivered"]) == ("1", "true")

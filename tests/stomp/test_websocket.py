@@ -28,6 +28,8 @@ from curbstone.stomp.websocket import StompSockets
 from tests.kit.engine import WAIT_S, engine, until
 from tests.stomp.harness import Received, read_frames
 
+pytestmark = pytest.mark.anyio
+
 A = QueueName("default", "a")
 CONNECT = "CONNECT\naccept-version:1.2\n\n\0"
 SUB = "SUBSCRIBE\nid:0\ndestination:/queue/a\nack:client-individual\n\n\0"
@@ -105,6 +107,12 @@ async def serving(path: Path, limits: Limits, options: QueueOptions) -> AsyncIte
             await server.stop()
 
 
+@pytest.fixture
+async def world(anyio_backend: object, tmp_path: Path) -> AsyncIterator[World]:
+    async with serving(tmp_path, Limits(), QueueOptions()) as opened:
+        yield opened
+
+
 def run(
     path: Path,
     test: Callable[[World], Awaitable[None]],
@@ -127,97 +135,77 @@ def send(body: str, *headers: str) -> str:
     [(["v10.stomp", "v11.stomp", "v12.stomp"], "v12.stomp"), (["bearer.secret", "v11.stomp"], "v11.stomp"),
      (["v10.stomp"], "v10.stomp"), ([], None)],
 )  # fmt: skip
-def test_w01_w02_only_a_subprotocol_of_stomp_is_chosen(tmp_path: Path, offered: list[str], chosen: str | None) -> None:
-    async def test(world: World) -> None:
-        async with world.socket(*offered) as peer:
-            assert peer.socket.subprotocol == chosen
-            assert (await peer.login()).headers["version"] == "1.2", "the version is a matter of CONNECT"
-
-    run(tmp_path, test)
-
-
-def test_w01_other_subprotocols_alone_are_refused_with_the_names_of_ours(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        with pytest.raises(InvalidStatus) as caught:
-            async with world.socket("bearer.secret", "mqtt"):
-                pass
-        assert caught.value.response.status_code == 400
-        body = bytes(caught.value.response.body or b"")
-        assert b"v12.stomp" in body
-        assert b"secret" not in body
-
-    run(tmp_path, test)
+async def test_w01_w02_only_a_subprotocol_of_stomp_is_chosen(
+    world: World, offered: list[str], chosen: str | None
+) -> None:
+    async with world.socket(*offered) as peer:
+        assert peer.socket.subprotocol == chosen
+        assert (await peer.login()).headers["version"] == "1.2", "the version is a matter of CONNECT"
 
 
-def test_a_page_of_another_origin_may_not_connect(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        with pytest.raises(InvalidStatus) as caught:
-            async with world.socket(origin="https://evil.example"):
-                pass
-        assert caught.value.response.status_code == 403
+async def test_w01_other_subprotocols_alone_are_refused_with_the_names_of_ours(world: World) -> None:
+    with pytest.raises(InvalidStatus) as caught:
+        async with world.socket("bearer.secret", "mqtt"):
+            pass
+    assert caught.value.response.status_code == 400
+    body = bytes(caught.value.response.body or b"")
+    assert b"v12.stomp" in body
+    assert b"secret" not in body
 
-    run(tmp_path, test)
+
+async def test_a_page_of_another_origin_may_not_connect(world: World) -> None:
+    with pytest.raises(InvalidStatus) as caught:
+        async with world.socket(origin="https://evil.example"):
+            pass
+    assert caught.value.response.status_code == 403
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
-def test_w03_frames_split_over_messages_and_several_in_one(tmp_path: Path, size: int) -> None:
-    async def test(world: World) -> None:
-        async with world.socket() as peer:
-            stream = CONNECT + "\n\n" + send("1", "receipt:1") + "\n" + send("2" * 300, "receipt:2") + SUB
-            await peer.send(*[stream[at : at + size] for at in range(0, len(stream), size)])
-            got = [await peer.frame() for _ in range(5)]
-            assert sorted(frame.command for frame in got) == ["CONNECTED", "MESSAGE", "MESSAGE", "RECEIPT", "RECEIPT"]
-            assert [frame.body for frame in got if frame.command == "MESSAGE"] == [b"1", b"2" * 300]
-
-    run(tmp_path, test)
+async def test_w03_frames_split_over_messages_and_several_in_one(world: World, size: int) -> None:
+    async with world.socket() as peer:
+        stream = CONNECT + "\n\n" + send("1", "receipt:1") + "\n" + send("2" * 300, "receipt:2") + SUB
+        await peer.send(*[stream[at : at + size] for at in range(0, len(stream), size)])
+        got = [await peer.frame() for _ in range(5)]
+        assert sorted(frame.command for frame in got) == ["CONNECTED", "MESSAGE", "MESSAGE", "RECEIPT", "RECEIPT"]
+        assert [frame.body for frame in got if frame.command == "MESSAGE"] == [b"1", b"2" * 300]
 
 
-def test_w03_fragmented_messages_and_empty_ones(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        async with world.socket() as peer:
+async def test_w03_fragmented_messages_and_empty_ones(world: World) -> None:
+    async with world.socket() as peer:
 
-            async def pieces() -> AsyncIterator[str]:
-                for piece in (CONNECT[:5], CONNECT[5:], "", send("x", "receipt:1")):
-                    yield piece
+        async def pieces() -> AsyncIterator[str]:
+            for piece in (CONNECT[:5], CONNECT[5:], "", send("x", "receipt:1")):
+                yield piece
 
-            await peer.socket.send(pieces())
-            await peer.send("", "\n", b"")
-            assert [(await peer.frame()).command for _ in range(2)] == ["CONNECTED", "RECEIPT"]
-
-    run(tmp_path, test)
+        await peer.socket.send(pieces())
+        await peer.send("", "\n", b"")
+        assert [(await peer.frame()).command for _ in range(2)] == ["CONNECTED", "RECEIPT"]
 
 
 BODIES = [b"plain", "grüße €".encode(), b"\xff\xfe\0binary", b"a\0b", b"", b"\0\n\0\n"]
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_w04_reply_uses_the_frame_type_of_the_client(tmp_path: Path, binary: bool) -> None:
-    async def test(world: World) -> None:
-        async with world.socket() as peer:
-            await peer.login(binary)
-            for body in BODIES:
-                # Whatever comes later, the first message decides.
-                await peer.send(b"SEND\ndestination:/queue/a\ncontent-length:%d\n\n%b\0" % (len(body), body))
-            await peer.send(SUB)
-            for body in BODIES:
-                message = await peer.message()
-                assert isinstance(message, bytes) == (binary or b"\xff" in body)
-                (frame,) = read_frames(message if isinstance(message, bytes) else message.encode())
-                assert frame.body == body
-
-    run(tmp_path, test)
+async def test_w04_reply_uses_the_frame_type_of_the_client(world: World, binary: bool) -> None:
+    async with world.socket() as peer:
+        await peer.login(binary)
+        for body in BODIES:
+            # Whatever comes later, the first message decides.
+            await peer.send(b"SEND\ndestination:/queue/a\ncontent-length:%d\n\n%b\0" % (len(body), body))
+        await peer.send(SUB)
+        for body in BODIES:
+            message = await peer.message()
+            assert isinstance(message, bytes) == (binary or b"\xff" in body)
+            (frame,) = read_frames(message if isinstance(message, bytes) else message.encode())
+            assert frame.body == body
 
 
-def test_w05_a_text_message_that_lost_its_nul_waits_for_it(tmp_path: Path) -> None:
+async def test_w05_a_text_message_that_lost_its_nul_waits_for_it(world: World) -> None:
     """Old React Native drops it; stompjs then wants forceBinaryWSFrames (and appendMissingNULLonIncoming)."""
-
-    async def test(world: World) -> None:
-        async with world.socket() as peer:
-            await peer.send(CONNECT.rstrip("\0"))
-            await peer.send(b"\0")
-            assert (await peer.frame()).command == "CONNECTED"
-
-    run(tmp_path, test)
+    async with world.socket() as peer:
+        await peer.send(CONNECT.rstrip("\0"))
+        await peer.send(b"\0")
+        assert (await peer.frame()).command == "CONNECTED"
 
 
 @pytest.mark.parametrize(
@@ -225,19 +213,16 @@ def test_w05_a_text_message_that_lost_its_nul_waits_for_it(tmp_path: Path) -> No
     ["SEND\nreceipt:b\n\nx\0", "FOO\nreceipt:b\n\n\0", "MESSAGE\nreceipt:b\n\n\0", "ACK\nid:9\nreceipt:b\n\n\0",
      "SEND\ndestination:/queue/a\nx\nreceipt:b\n\n\0"],
 )  # fmt: skip
-def test_w06_error_precedes_the_close(tmp_path: Path, bad: str) -> None:
-    async def test(world: World) -> None:
-        async with world.socket() as peer:
-            await peer.login()
-            await peer.send(send("kept", "receipt:1") + bad + send("lost"))
-            frames, code, reason = await peer.end()
-            assert [frame.command for frame in frames] == ["RECEIPT", "ERROR"]
-            assert frames[1].headers["receipt-id"] == "b"
-            assert code == 1002
-            assert reason.startswith(frames[1].body.decode().split("\n")[0][:100])
-        await until(lambda: world.count() == 1)
-
-    run(tmp_path, test)
+async def test_w06_error_precedes_the_close(world: World, bad: str) -> None:
+    async with world.socket() as peer:
+        await peer.login()
+        await peer.send(send("kept", "receipt:1") + bad + send("lost"))
+        frames, code, reason = await peer.end()
+        assert [frame.command for frame in frames] == ["RECEIPT", "ERROR"]
+        assert frames[1].headers["receipt-id"] == "b"
+        assert code == 1002
+        assert reason.startswith(frames[1].body.decode().split("\n")[0][:100])
+    await until(lambda: world.count() == 1)
 
 
 def test_w06_engine_refusal_closes_with_1008(tmp_path: Path) -> None:
@@ -253,52 +238,40 @@ def test_w06_engine_refusal_closes_with_1008(tmp_path: Path) -> None:
     run(tmp_path, test, options=QueueOptions(cap=64 * 1024))
 
 
-def test_w06_a_message_too_large_to_read_is_reported_in_an_error(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
+async def test_w06_a_message_too_large_to_read_is_reported_in_an_error(world: World) -> None:
+    async with world.socket() as peer:
+        await peer.login()
+        await peer.send("SEND\ndestination:/queue/a\n\n" + "x" * 1_000_000)
+        frames, code, _ = await peer.end()
+        assert (frames[-1].command, code) == ("ERROR", 1009)
+
+
+async def test_disconnect_gets_a_receipt_and_a_normal_close(world: World) -> None:
+    async with world.socket() as peer:
+        await peer.login()
+        await peer.send("DISCONNECT\nreceipt:bye\n\n\0")
+        frames, code, reason = await peer.end()
+        assert ([frame.headers["receipt-id"] for frame in frames], code, reason) == (["bye"], 1000, "")
+
+
+async def test_stopping_server_confirms_and_sends_an_error(world: World) -> None:
+    async with world.socket() as peer:
+        await peer.login()
+        await peer.send(send("1", "receipt:1"))
+        assert (await peer.frame()).command == "RECEIPT"
+        stopping = asyncio.ensure_future(world.server.stop())
+        frames, code, _ = await peer.end()
+        assert (frames[-1].headers["message"], code) == ("the server is shutting down", 1001)
+        await stopping
+
+
+async def test_heart_beats_are_messages_of_one_line_feed(world: World) -> None:
+    for binary in (False, True):
         async with world.socket() as peer:
-            await peer.login()
-            await peer.send("SEND\ndestination:/queue/a\n\n" + "x" * 1_000_000)
-            frames, code, _ = await peer.end()
-            assert (frames[-1].command, code) == ("ERROR", 1009)
-
-    run(tmp_path, test)
-
-
-def test_disconnect_gets_a_receipt_and_a_normal_close(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        async with world.socket() as peer:
-            await peer.login()
-            await peer.send("DISCONNECT\nreceipt:bye\n\n\0")
-            frames, code, reason = await peer.end()
-            assert ([frame.headers["receipt-id"] for frame in frames], code, reason) == (["bye"], 1000, "")
-
-    run(tmp_path, test)
-
-
-def test_stopping_server_confirms_and_sends_an_error(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        async with world.socket() as peer:
-            await peer.login()
-            await peer.send(send("1", "receipt:1"))
-            assert (await peer.frame()).command == "RECEIPT"
-            stopping = asyncio.ensure_future(world.server.stop())
-            frames, code, _ = await peer.end()
-            assert (frames[-1].headers["message"], code) == ("the server is shutting down", 1001)
-            await stopping
-
-    run(tmp_path, test)
-
-
-def test_heart_beats_are_messages_of_one_line_feed(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        for binary in (False, True):
-            async with world.socket() as peer:
-                hello = "CONNECT\naccept-version:1.2\nheart-beat:0,100\n\n\0"
-                await peer.send(hello.encode() if binary else hello)
-                assert (await peer.frame()).headers["heart-beat"] == "100,0"
-                assert await peer.message() == (b"\n" if binary else "\n")
-
-    run(tmp_path, test)
+            hello = "CONNECT\naccept-version:1.2\nheart-beat:0,100\n\n\0"
+            await peer.send(hello.encode() if binary else hello)
+            assert (await peer.frame()).headers["heart-beat"] == "100,0"
+            assert await peer.message() == (b"\n" if binary else "\n")
 
 
 @pytest.mark.parametrize("first", ["", "CONN", "\n", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"])
@@ -312,21 +285,18 @@ def test_client_that_does_not_connect_is_notified_and_closed(tmp_path: Path, fir
     run(tmp_path, test, Limits(connect_ms=500))
 
 
-def test_lost_socket_requeues_deliveries_and_aborts_transactions(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        async with world.socket() as peer:
-            await peer.login()
-            await peer.send(send("1"), SUB, "BEGIN\ntransaction:t\n\n\0", send("2", "transaction:t", "receipt:t"))
-            got = sorted([(await peer.frame()).command for _ in range(2)])
-            assert got == ["MESSAGE", "RECEIPT"]
-            peer.socket.transport.abort()
-        async with world.socket() as peer:
-            await peer.login()
-            await peer.send(SUB)
-            assert (await peer.frame()).headers["x-tries"] == "1"
-        assert world.count() == 1
-
-    run(tmp_path, test)
+async def test_lost_socket_requeues_deliveries_and_aborts_transactions(world: World) -> None:
+    async with world.socket() as peer:
+        await peer.login()
+        await peer.send(send("1"), SUB, "BEGIN\ntransaction:t\n\n\0", send("2", "transaction:t", "receipt:t"))
+        got = sorted([(await peer.frame()).command for _ in range(2)])
+        assert got == ["MESSAGE", "RECEIPT"]
+        peer.socket.transport.abort()
+    async with world.socket() as peer:
+        await peer.login()
+        await peer.send(SUB)
+        assert (await peer.frame()).headers["x-tries"] == "1"
+    assert world.count() == 1
 
 
 def drain(bodies: Iterable[int]) -> str:
