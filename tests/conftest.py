@@ -23,9 +23,10 @@ from tests.kit.server import ServerProcess
 HERE = Path(__file__).parent
 FIRST = (
     "spark",
+    "sim",
+    "faults",
     "bench",
     "crash",
-    "sim",
     "standby",
     "sdk",
     "backup",
@@ -33,7 +34,6 @@ FIRST = (
     "interop",
     "interop_http",
     "client",
-    "faults",
 )
 """What takes long, in order. Begun first, so that no worker is left with it at the end."""
 

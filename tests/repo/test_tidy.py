@@ -268,6 +268,7 @@ def files_imported(path: Path) -> set[str]:
     return found & {relative(source) for source in SOURCES}
 
 
+@cache
 def declared_dependencies(folder: str, file: str) -> set[str]:
     """Return the import names of the run-time dependencies, with those of the extras that a folder or file is in."""
     extras = PROJECT["project"]["optional-dependencies"]
