@@ -65,14 +65,14 @@ def _run(server: KillableServer, rng: Random, messages: int, kills: int, *, has_
 
 
 @needs_porcupine
-def test_the_history_of_a_queue_whose_server_is_killed_is_possible(tmp_path: Path, judge: Judge) -> None:
+def test_history_of_a_killed_server_is_linearizable(tmp_path: Path, judge: Judge) -> None:
     is_possible(judge, recorded(tmp_path, messages=60, kills=4))
 
 
 @needs_porcupine
 @needs_rabbitmq
 @pytest.mark.parametrize(("kills", "model"), [(0, "once"), (2, "kept")])
-def test_the_history_of_a_queue_on_a_cluster_is_possible(
+def test_history_of_a_cluster_is_linearizable(
     tmp_path: Path, judge: Judge, node_url: str, kills: int, model: str
 ) -> None:
     """If a gateway is killed, a message may be stored twice, or delivered again after its ack; none is lost."""
@@ -80,7 +80,7 @@ def test_the_history_of_a_queue_on_a_cluster_is_possible(
 
 
 @needs_porcupine
-def test_the_model_of_clusters_refuses_a_loss(tmp_path: Path, judge: Judge) -> None:
+def test_cluster_model_refuses_a_loss(tmp_path: Path, judge: Judge) -> None:
     events = recorded(tmp_path, messages=10, kills=1)
     is_possible(judge, events, "kept")
     judge.refuses(lose(events), "kept")
@@ -88,7 +88,7 @@ def test_the_model_of_clusters_refuses_a_loss(tmp_path: Path, judge: Judge) -> N
 
 @needs_porcupine
 @pytest.mark.parametrize("plant", PLANTS)
-def test_an_impossible_history_is_refused(
+def test_impossible_history_is_refused(
     tmp_path: Path, judge: Judge, plant: Callable[[list[Event]], list[Event]]
 ) -> None:
     judge.refuses(plant(recorded(tmp_path, messages=10, kills=1)))

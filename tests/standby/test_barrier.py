@@ -53,7 +53,7 @@ class Pair:
         assert self.standing() is BarrierState.SYNC
 
 
-def test_a_start_confirms_nothing_before_the_standby_has_it() -> None:
+def test_start_confirms_nothing_before_the_standby_has_it() -> None:
     """An earlier process may have let its standby believe that it lacks nothing."""
     pair = Pair()
     mark = pair.write()
@@ -65,14 +65,14 @@ def test_a_start_confirms_nothing_before_the_standby_has_it() -> None:
     assert pair.said() == [InSync.ON_DISK]
 
 
-def test_a_job_that_changed_nothing_has_nothing_to_wait_for() -> None:
+def test_job_without_changes_does_not_wait() -> None:
     pair = Pair()
     pair.write()
     pair.barrier.begin()
     assert pair.barrier.end() == 0
 
 
-def test_a_server_that_never_had_a_standby_confirms_alone_until_one_joins() -> None:
+def test_server_without_a_standby_confirms_alone_until_one_joins() -> None:
     pair = Pair(is_alone=True)
     before = pair.write()
     assert pair.barrier.allows(before)
@@ -84,7 +84,7 @@ def test_a_server_that_never_had_a_standby_confirms_alone_until_one_joins() -> N
     assert pair.barrier.allows(pair.write()) and pair.said() == []
 
 
-def test_a_lost_standby_is_waited_for_and_then_told_before_the_server_continues_alone() -> None:
+def test_server_waits_for_a_lost_standby_and_notifies_it_before_continuing_alone() -> None:
     pair = Pair()
     pair.in_sync()
     pair.barrier.standby_lost()
@@ -94,7 +94,7 @@ def test_a_lost_standby_is_waited_for_and_then_told_before_the_server_continues_
     assert pair.said() == [InSync.ON_DISK, InSync.NO] and not pair.barrier.may_be_in_sync
 
 
-def test_a_standby_that_resumes_is_in_sync_when_it_has_what_there_was_then() -> None:
+def test_resumed_standby_is_in_sync_when_it_has_caught_up() -> None:
     pair = Pair()
     pair.in_sync()
     pair.barrier.standby_lost()
@@ -108,7 +108,7 @@ def test_a_standby_that_resumes_is_in_sync_when_it_has_what_there_was_then() -> 
     assert pair.standing() is BarrierState.SYNC
 
 
-def test_a_silent_standby_has_to_be_disconnected() -> None:
+def test_silent_standby_is_disconnected() -> None:
     pair = Pair()
     pair.in_sync()
     assert pair.pass_time(ACK_TIMEOUT_MS)
@@ -123,7 +123,7 @@ def test_without_patience_the_server_never_continues_alone() -> None:
     assert pair.pass_time(1_000_000_000) and not pair.barrier.allows(mark)
 
 
-def test_whoever_holds_confirms_back_is_called_when_more_is_allowed() -> None:
+def test_waiter_is_called_when_more_confirms_are_allowed() -> None:
     pair = Pair()
     pair.barrier.standby_attached()
     looked = pair.looked

@@ -101,7 +101,7 @@ def test_every_call_that_changes_something_is_applied(disks: Disks) -> None:
 
 
 @pytest.mark.parametrize("folder", ["queues/0123456789ab.gone", ".backup"])
-def test_private_queues_and_files_of_this_machine_are_not_in_the_stream(disks: Disks, folder: str) -> None:
+def test_stream_excludes_private_queues_and_local_files(disks: Disks, folder: str) -> None:
     disks.disk.make_dir("queues")
     end = disks.stream.end
     disks.disk.make_dir(folder)
@@ -117,7 +117,7 @@ def test_private_queues_and_files_of_this_machine_are_not_in_the_stream(disks: D
     disks.close()
 
 
-def test_a_call_that_did_nothing_adds_nothing_and_one_in_doubt_breaks_the_stream_off(
+def test_call_without_effect_adds_nothing_and_one_in_doubt_ends_the_stream(
     disks: Disks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = disks.stream.end
@@ -143,7 +143,7 @@ def test_a_call_that_did_nothing_adds_nothing_and_one_in_doubt_breaks_the_stream
 @pytest.mark.parametrize(
     "path", ["", "lock", "standby/state", ".backup/1", "charts", "access/audit", "queues/a.gone/1.seg"]
 )
-def test_a_stream_may_not_change_what_does_not_belong_to_it(disks: Disks, path: str) -> None:
+def test_stream_cannot_change_foreign_files(disks: Disks, path: str) -> None:
     for frame in (encode(Kind.CREATE, path), encode(Kind.RENAME, "queues", payload=[path.encode()])):
         if "queues/a.gone" in path and frame[0][8] == Kind.RENAME:
             continue  # a queue that is deleted
@@ -153,14 +153,14 @@ def test_a_stream_may_not_change_what_does_not_belong_to_it(disks: Disks, path: 
     disks.close()
 
 
-def test_shipped_files_make_no_writes_that_the_stream_would_not_have(disks: Disks) -> None:
+def test_shipped_files_cause_no_additional_writes(disks: Disks) -> None:
     file = disks.disk.open_lasting("redo.1", create=True)
     assert isinstance(disks.original.open_lasting("redo.2", create=True), DurableFile)
     assert not isinstance(file, DurableFile)
     disks.close()
 
 
-def test_nothing_of_it_is_imported_unless_it_is_asked_for() -> None:
+def test_standby_modules_are_imported_only_on_demand() -> None:
     program = """if True:
         import asyncio, sys
         from curbstone import asgi, replication, serve
@@ -183,7 +183,7 @@ def test_nothing_of_it_is_imported_unless_it_is_asked_for() -> None:
     assert subprocess.run([sys.executable, "-P", "-c", program], env=clean_environment()).returncode == 0
 
 
-def test_a_copy_continues_where_it_is_if_the_stream_is_kept_from_there_on(disks: Disks) -> None:
+def test_copy_resumes_while_the_stream_is_retained(disks: Disks) -> None:
     disks.disk.make_dir("queues")
     disks.ship()
     disks.stream.detach(disks.copying.cursor)
@@ -203,7 +203,7 @@ def test_a_copy_continues_where_it_is_if_the_stream_is_kept_from_there_on(disks:
     disks.close()
 
 
-def test_nothing_is_added_once_nobody_can_resume(disks: Disks) -> None:
+def test_nothing_is_retained_once_no_copy_can_resume(disks: Disks) -> None:
     disks.disk.make_dir("queues")
     disks.stream.detach(disks.copying.cursor)
     disks.stream.kept_bytes = 1000
@@ -220,7 +220,7 @@ def test_nothing_is_added_once_nobody_can_resume(disks: Disks) -> None:
     disks.close()
 
 
-def test_an_engine_finds_on_the_copy_what_it_left_on_the_original(tmp_path: Path) -> None:
+def test_copy_opens_with_the_same_state(tmp_path: Path) -> None:
     """The copy is made while messages are published, and goes on behind them."""
     disks = Disks(tmp_path)
     name, other = queue_name("orders"), queue_name("others")

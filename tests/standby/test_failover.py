@@ -86,7 +86,7 @@ def serves(standby: StandbyProcess) -> None:
     ServerProcess.read_addresses(standby, standby.process)
 
 
-def test_a_standby_takes_over_by_itself_and_nothing_confirmed_is_lost(tmp_path: Path, any_lease: Place) -> None:
+def test_standby_takes_over_automatically_without_loss(tmp_path: Path, any_lease: Place) -> None:
     data, other, (lease, env) = tmp_path / "data", tmp_path / "other", any_lease
     with ServerProcess(data, *SYNC, lease, env=env) as server:
         call(server, "PUT", "/v2/default/queues/q", {})
@@ -155,7 +155,7 @@ def test_a_server_whose_disk_fails_serves_on_without_a_standby(tmp_path: Path, l
         assert held(server)["valid_ms"] and set(load.confirmed) <= set(bodies(server))
 
 
-def test_a_server_that_was_stopped_for_too_long_confirms_nothing_and_ends(tmp_path: Path, lease: Place) -> None:
+def test_server_stopped_for_too_long_confirms_nothing_and_ends(tmp_path: Path, lease: Place) -> None:
     with ServerProcess(tmp_path / "data", *SYNC, lease.option, env=lease.env) as server:
         call(server, "PUT", "/v2/default/queues/q", {})
         with StandbyProcess(tmp_path / "other", server.url, *SYNC, lease.option, env=lease.env) as standby:
@@ -172,7 +172,7 @@ def test_a_server_that_was_stopped_for_too_long_confirms_nothing_and_ends(tmp_pa
             assert bodies(standby) == []
 
 
-def test_a_server_without_the_store_ends_and_serves_again_with_it(tmp_path: Path, api: KubernetesApi) -> None:
+def test_server_ends_without_the_lease_store_and_serves_again_with_it(tmp_path: Path, api: KubernetesApi) -> None:
     env = clean_environment(**api.variables)
     with ServerProcess(tmp_path / "data", *OPTIONS, "--lease=k8s://shop/lease", env=env) as server:
         call(server, "PUT", "/v2/default/queues/q", {})
@@ -185,7 +185,7 @@ def test_a_server_without_the_store_ends_and_serves_again_with_it(tmp_path: Path
         assert bodies(server) == [] and held(server)["standbys"] == 0
 
 
-def test_a_server_that_starts_again_in_time_keeps_its_lease(tmp_path: Path, lease: Place) -> None:
+def test_server_restarted_in_time_keeps_its_lease(tmp_path: Path, lease: Place) -> None:
     long = "--lease-ttl=120"  # a start may take longer than TTL_S
     with (
         ServerProcess(tmp_path / "data", *SYNC, long, lease.option, env=lease.env) as server,
@@ -198,7 +198,7 @@ def test_a_server_that_starts_again_in_time_keeps_its_lease(tmp_path: Path, leas
         assert standby.state()["term"] == 1
 
 
-def test_a_server_that_continues_alone_is_not_replaced(tmp_path: Path, lease: Place) -> None:
+def test_server_continuing_alone_is_not_replaced(tmp_path: Path, lease: Place) -> None:
     """What it confirms is on one disk only, so a standby that comes back late must not take over."""
     patience = "--standby-patience=1"
     with ServerProcess(tmp_path / "data", *SYNC, patience, lease.option, env=lease.env) as server:
@@ -231,9 +231,7 @@ def test_an_asynchronous_standby_takes_over_within_its_lag(tmp_path: Path, lease
             assert "promoted to term 2; something that was confirmed may be missing" in standby.log
 
 
-def test_a_promotion_by_hand_waits_for_the_lease_and_what_was_promoted_serves_again(
-    tmp_path: Path, lease: Place
-) -> None:
+def test_manual_promotion_waits_for_the_lease(tmp_path: Path, lease: Place) -> None:
     with (
         ServerProcess(tmp_path / "data", *OPTIONS, lease.option, env=lease.env) as server,
         StandbyProcess(tmp_path / "other", server.url, *OPTIONS, lease.option, env=lease.env) as standby,
@@ -252,7 +250,7 @@ def test_a_promotion_by_hand_waits_for_the_lease_and_what_was_promoted_serves_ag
         assert bodies(standby) == [] and call(standby, "GET", "/v2/standby")["term"] == 2
 
 
-def test_a_directory_that_never_had_a_standby_is_served_by_its_command(tmp_path: Path, lease: Place) -> None:
+def test_directory_without_a_standby_is_served_by_its_command(tmp_path: Path, lease: Place) -> None:
     """So that both machines can run the same command from the beginning."""
     with ServerProcess(tmp_path / "data") as server:
         call(server, "PUT", "/v2/default/queues/q", {})
@@ -263,7 +261,7 @@ def test_a_directory_that_never_had_a_standby_is_served_by_its_command(tmp_path:
             second.has_everything(first)
 
 
-def test_a_switchover_hands_the_lease_over(tmp_path: Path, lease: Place) -> None:
+def test_switchover_hands_over_the_lease(tmp_path: Path, lease: Place) -> None:
     with (
         ServerProcess(tmp_path / "data", *OPTIONS, lease.option, env=lease.env) as server,
         StandbyProcess(tmp_path / "other", server.url, *OPTIONS, lease.option, env=lease.env) as standby,
@@ -284,7 +282,7 @@ def test_a_switchover_hands_the_lease_over(tmp_path: Path, lease: Place) -> None
         assert set(load.confirmed) <= set(bodies(standby))
 
 
-def test_a_lease_of_another_server_is_left_as_it_is(tmp_path: Path, lease: Place) -> None:
+def test_lease_of_another_server_is_not_changed(tmp_path: Path, lease: Place) -> None:
     with ServerProcess(tmp_path / "data", *OPTIONS, lease.option, env=lease.env) as server:
         with pytest.raises(NotReady, match="the lease can't be used: it belongs to server"):
             ServerProcess(tmp_path / "other", *OPTIONS, lease.option, env=lease.env)

@@ -115,7 +115,7 @@ def restored(history: Path, at: datetime | None = None, place: str = "") -> list
     return found
 
 
-def test_any_moment_can_be_restored_after_kills_of_both_sides(tmp_path: Path) -> None:
+def test_any_moment_can_be_restored_after_killing_both_sides(tmp_path: Path) -> None:
     history = tmp_path / "history"
     with ServerProcess(tmp_path / "data", BACKLOG) as server, following(history, server) as follower:
         publish(server, "one")
@@ -145,7 +145,7 @@ def test_any_moment_can_be_restored_after_kills_of_both_sides(tmp_path: Path) ->
     assert "copying everything" in follower.log and "from where it was left on" in follower.log
 
 
-def test_a_server_that_stops_has_sent_everything_and_is_not_kept_from_it(tmp_path: Path) -> None:
+def test_stopping_server_sends_everything_to_followers(tmp_path: Path) -> None:
     history = tmp_path / "history"
     with ServerProcess(tmp_path / "data", BACKLOG) as server, following(history, server) as follower:
         until(lambda: has_base(follower.parts()))
@@ -155,7 +155,7 @@ def test_a_server_that_stops_has_sent_everything_and_is_not_kept_from_it(tmp_pat
     assert restored(history) == [str(number) for number in range(100)]
 
 
-def test_a_queue_of_a_moment_can_be_put_into_a_directory(tmp_path: Path) -> None:
+def test_queue_of_a_moment_can_be_restored_into_a_directory(tmp_path: Path) -> None:
     history = tmp_path / "history"
     with ServerProcess(tmp_path / "data", BACKLOG) as server, following(history, server) as follower:
         until(lambda: has_base(follower.parts()))
@@ -171,7 +171,7 @@ def test_a_queue_of_a_moment_can_be_put_into_a_directory(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_a_full_disk_of_the_follower_is_waited_for(tmp_path: Path) -> None:
+def test_follower_waits_while_its_disk_is_full(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)], check=True)
@@ -209,7 +209,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]
         yield it
 
 
-def test_the_stream_needs_the_right_replicate_alone(guarded: GuardedServer) -> None:
+def test_stream_requires_only_replicate(guarded: GuardedServer) -> None:
     for path, method in (("/v2/standby", "GET"), ("/v2/standby/stream", "POST")):
         assert guarded.call("", method, path).status_code == 401
         refused = guarded.call("nearly", method, path)
@@ -219,9 +219,7 @@ def test_the_stream_needs_the_right_replicate_alone(guarded: GuardedServer) -> N
     assert guarded.call("root", "GET", "/v2/standby").status_code == 200
 
 
-def test_the_audit_and_the_connections_show_a_follower_and_a_lost_right_ends_it(
-    guarded: GuardedServer, tmp_path: Path
-) -> None:
+def test_follower_is_audited_listed_and_ended_with_its_right(guarded: GuardedServer, tmp_path: Path) -> None:
     follower = FollowerProcess(tmp_path / "history", guarded.server.url, token=guarded.secrets["copier"])
     try:
         until(lambda: has_base(follower.parts()))
@@ -259,7 +257,7 @@ def test_bad_requests_are_named(guarded: GuardedServer, body: object, rule: str)
     assert refused.status_code == 400 and rule in refused.json()["detail"]
 
 
-def test_other_machines_follow_over_tls_only() -> None:
+def test_non_local_follower_requires_tls() -> None:
     authenticator: Any = SimpleNamespace(connections=None)
     standby = Standby(authenticator, NoFollowers("no"), may_be_plain=False)
     access = SimpleNamespace(check_server=lambda _right: None)
@@ -275,7 +273,7 @@ def test_other_machines_follow_over_tls_only() -> None:
             ends(peer)
 
 
-def test_a_server_that_can_not_be_followed_says_what_to_do(tmp_path: Path) -> None:
+def test_server_without_a_backlog_explains_how_to_enable_followers(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         assert call(server, "GET", "/v2/standby") == {"enabled": False, "followers": []}
         done = curbstone("backup", "--follow", "history", "--server", server.url, cwd=tmp_path)
@@ -301,7 +299,7 @@ def test_wrong_options_are_named(tmp_path: Path, args: tuple[str, ...], rule: st
     assert done.code == 2 and rule in done.err
 
 
-def test_a_directory_that_is_something_else_is_not_written_to(tmp_path: Path) -> None:
+def test_foreign_directory_is_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "letters").write_text("dear")
     done = curbstone("backup", "--follow", "target", cwd=tmp_path)
@@ -309,7 +307,7 @@ def test_a_directory_that_is_something_else_is_not_written_to(tmp_path: Path) ->
 
 
 @pytest.mark.soak
-def test_moments_under_load_are_exact_whoever_is_killed(tmp_path: Path) -> None:
+def test_moments_under_load_are_exact_despite_kills(tmp_path: Path) -> None:
     """One producer sends numbers one after the other. So each moment has to have all that were confirmed by then."""
     seconds = float(os.environ.get("CURBSTONE_CRASH_SECONDS", "60"))
     seed = int(os.environ.get("CURBSTONE_SIM_SEED", str(time.time_ns() % 1_000_000)))

@@ -15,7 +15,7 @@ def decoded(data: bytes) -> list[Frame]:
     return list(Decoder(0).feed(data))
 
 
-def test_frames_are_decoded_whatever_pieces_they_arrive_in() -> None:
+def test_frames_do_not_depend_on_splitting() -> None:
     data = bytes_of(Kind.WRITE, "queues/a/meta", 7, 4096, b"bytes") + bytes_of(Kind.RENAME, "a", payload=b"b", flag=1)
     whole = decoded(data)
     assert [frame[:6] for frame in whole] == [
@@ -26,7 +26,7 @@ def test_frames_are_decoded_whatever_pieces_they_arrive_in() -> None:
     assert [frame for byte in data for frame in decoder.feed(bytes([byte]))] == whole
 
 
-def test_positions_count_the_stream_and_not_a_copy() -> None:
+def test_positions_exclude_copies() -> None:
     write, block = bytes_of(Kind.WRITE, "a", payload=b"12"), bytes_of(Kind.COPY_DATA, "a", payload=b"1234567")
     frames = list(Decoder(100).feed(write + block + write))
     ends = [(frame.start, frame.end) for frame in frames]
@@ -34,7 +34,7 @@ def test_positions_count_the_stream_and_not_a_copy() -> None:
     assert ends == [(100, 100 + size), (100 + size, 100 + size), (100 + size, 100 + 2 * size)]
 
 
-def test_one_wrong_bit_is_found() -> None:
+def test_flipped_bit_is_detected() -> None:
     data = bytes_of(Kind.WRITE, "queues/a/meta", 7, 0, b"bytes")
     for at in range(4, len(data)):
         damaged = bytearray(data)
@@ -44,7 +44,7 @@ def test_one_wrong_bit_is_found() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 27, FRAME_BYTES_MAX + 1, (1 << 32) - 1])
-def test_a_length_that_no_frame_has_is_refused_before_anything_is_kept(length: int) -> None:
+def test_invalid_frame_length_is_refused_before_buffering(length: int) -> None:
     data = bytearray(bytes_of(Kind.WRITE, "a"))
     data[:4] = length.to_bytes(4, "little")
     with pytest.raises(BadFrame, match=f"a length of {length} bytes"):
@@ -52,12 +52,12 @@ def test_a_length_that_no_frame_has_is_refused_before_anything_is_kept(length: i
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "..", "queues/../../x", "queues//x", ".", "a\0b", "a\nb", "x" * 600])
-def test_a_path_that_leaves_the_directory_is_refused(path: str) -> None:
+def test_path_outside_the_directory_is_refused(path: str) -> None:
     with pytest.raises(BadFrame):
         decoded(bytes_of(Kind.CREATE, path))
 
 
-def test_a_kind_of_a_later_version_is_named() -> None:
+def test_frame_kind_of_a_later_version_is_reported() -> None:
     data = b"".join(encode(99, "a"))  # type: ignore[arg-type]
     with pytest.raises(BadFrame, match="kind 99, which this version does not know"):
         decoded(data)

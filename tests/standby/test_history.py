@@ -138,7 +138,7 @@ def test_every_moment_since_the_first_copy_can_be_restored(shop: Shop) -> None:
     shop.close()
 
 
-def test_a_recorder_that_was_killed_continues_where_it_was(shop: Shop) -> None:
+def test_killed_recorder_resumes(shop: Shop) -> None:
     shop.attach()
     shop.write("a")
     shop.receive()
@@ -153,7 +153,7 @@ def test_a_recorder_that_was_killed_continues_where_it_was(shop: Shop) -> None:
     shop.close()
 
 
-def test_what_a_power_cut_has_torn_is_left_out_and_received_again(shop: Shop) -> None:
+def test_torn_part_is_skipped_and_received_again(shop: Shop) -> None:
     shop.attach()
     shop.write("a")
     shop.receive()
@@ -172,7 +172,7 @@ def test_what_a_power_cut_has_torn_is_left_out_and_received_again(shop: Shop) ->
     shop.close()
 
 
-def test_a_copy_that_was_not_complete_is_begun_again(shop: Shop) -> None:
+def test_incomplete_copy_is_restarted(shop: Shop) -> None:
     shop.write("a")
     asked = shop.recorder.request()
     assert asked == {"copy_all": True}
@@ -189,7 +189,7 @@ def test_a_copy_that_was_not_complete_is_begun_again(shop: Shop) -> None:
     shop.close()
 
 
-def test_a_server_that_was_restarted_is_copied_anew_and_the_hole_is_named(shop: Shop) -> None:
+def test_restarted_server_is_copied_again_and_the_gap_reported(shop: Shop) -> None:
     shop.attach()
     first = shop.write("a")
     shop.receive()
@@ -207,7 +207,7 @@ def test_a_server_that_was_restarted_is_copied_anew_and_the_hole_is_named(shop: 
     shop.close()
 
 
-def test_old_parts_are_removed_once_no_moment_needs_them(shop: Shop) -> None:
+def test_unneeded_parts_are_removed(shop: Shop) -> None:
     shop.attach()
     shop.write("a")
     shop.receive()
@@ -234,7 +234,7 @@ def test_old_parts_are_removed_once_no_moment_needs_them(shop: Shop) -> None:
     shop.close()
 
 
-def test_a_long_stream_becomes_several_parts(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_stream_is_split_into_parts(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DirectoryParts, "part_bytes_max", 500)
     shop.attach()
     texts = {f"t{number}" for number in range(20)}
@@ -247,7 +247,7 @@ def test_a_long_stream_becomes_several_parts(shop: Shop, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("where", [0, 1 / 2, 1])
-def test_damage_is_found(shop: Shop, where: float) -> None:
+def test_damage_is_detected(shop: Shop, where: float) -> None:
     shop.write("a")
     shop.attach()
     part = shop.path / "history" / shop.recorder.history.parts[-1].name
@@ -262,7 +262,7 @@ def test_damage_is_found(shop: Shop, where: float) -> None:
     shop.close()
 
 
-def test_a_disk_that_is_full_costs_nothing_but_time(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_only_delays_recording(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.attach()
     write: Callable[[OsFile, int, Sequence[bytes]], None] = OsFile.write
     shop.write("a")
@@ -289,7 +289,7 @@ def test_a_disk_that_is_full_costs_nothing_but_time(shop: Shop, monkeypatch: pyt
     shop.close()
 
 
-def test_a_directory_with_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_foreign_directory_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "letters").write_text("dear")
     disk = OsDisk(tmp_path)
     with pytest.raises(BackupError, match="it is not empty, and no history: it has letters"):
@@ -302,7 +302,7 @@ def test_a_directory_with_something_else_is_left_alone(tmp_path: Path) -> None:
     disk.close()
 
 
-def test_a_stream_that_is_none_is_refused(shop: Shop) -> None:
+def test_invalid_stream_is_refused(shop: Shop) -> None:
     with pytest.raises(BadFrame, match="does not begin as a stream does"):
         shop.recorder.receive(b"".join(encode(Kind.TIME, a=1)) * 2)
     shop.recorder.begin()
@@ -316,7 +316,7 @@ def test_a_stream_that_is_none_is_refused(shop: Shop) -> None:
     shop.close()
 
 
-def test_a_follower_that_is_too_slow_is_cut_off_and_the_others_are_not(shop: Shop) -> None:
+def test_slow_follower_is_disconnected_without_affecting_others(shop: Shop) -> None:
     slow = shop.followers.attach(AttachRequest("slow"), lambda: None)
     shop.attach()
     file = shop.shipped.open("queues/large", create=True)
@@ -333,7 +333,7 @@ def test_a_follower_that_is_too_slow_is_cut_off_and_the_others_are_not(shop: Sho
     shop.close()
 
 
-def test_there_are_only_so_many_followers(shop: Shop) -> None:
+def test_followers_are_limited(shop: Shop) -> None:
     attached = [shop.followers.attach(AttachRequest("test"), lambda: None) for _ in range(FOLLOWERS_MAX)]
     with pytest.raises(Conflict, match=f"{FOLLOWERS_MAX} followers are attached"):
         shop.followers.attach(AttachRequest("test"), lambda: None)
@@ -343,7 +343,7 @@ def test_there_are_only_so_many_followers(shop: Shop) -> None:
     shop.close()
 
 
-def test_an_empty_history_has_no_stretch(shop: Shop) -> None:
+def test_empty_history_has_no_intervals(shop: Shop) -> None:
     found: list[Stretch] = stretches(shop.target)
     assert found == []
     shop.close()

@@ -32,13 +32,13 @@ FOUND_AT = {"L4: a copy is never behind": 80, "L1: who has given it away goes on
 LEASE = Lease(server="s", term=1, holder="a", name="one", url="", sync=("b",), ttl_ms=15_000)
 
 
-def test_histories_keep_their_promises() -> None:
+def test_lease_histories_keep_their_invariants() -> None:
     for seed in range(HISTORIES):
         simulate(seed)
 
 
 @pytest.mark.soak
-def test_many_histories_keep_their_promises() -> None:
+def test_many_lease_histories_keep_their_invariants() -> None:
     end = time.monotonic() + float(os.environ.get("CURBSTONE_SIM_SECONDS", "60"))
     seed = first = time.time_ns() % 1_000_000_000
     World.counts.clear()

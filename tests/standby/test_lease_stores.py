@@ -67,7 +67,7 @@ def in_kubernetes(api: KubernetesApi) -> Iterator[LeaseStore]:
         yield found
 
 
-def test_a_store_replaces_no_other_version_than_the_one_that_was_read(store: LeaseStore) -> None:
+def test_store_replaces_only_the_version_that_was_read(store: LeaseStore) -> None:
     store.check()
     assert store.read() is None
     first = store.write(LEASE, None)
@@ -83,7 +83,7 @@ def test_a_store_replaces_no_other_version_than_the_one_that_was_read(store: Lea
     store.check()
 
 
-def test_a_server_gets_its_lease_and_renews_it(store: LeaseStore, request: pytest.FixtureRequest) -> None:
+def test_server_acquires_and_renews_its_lease(store: LeaseStore, request: pytest.FixtureRequest) -> None:
     keeper = acquire(store_at(request.node.callspec.params["store"], 15), replace(LEASE, sync=("b",), ttl_ms=6000))
     assert keeper.holder.holds and keeper.figures().standbys == 0
     before = store.read()
@@ -100,7 +100,7 @@ def test_a_server_gets_its_lease_and_renews_it(store: LeaseStore, request: pytes
     assert not keeper.holder.holds and not keeper.end_reason
 
 
-def test_the_lease_of_a_server_that_is_stuck_is_not_renewed(in_kubernetes: LeaseStore, api: KubernetesApi) -> None:
+def test_stuck_server_does_not_renew_its_lease(in_kubernetes: LeaseStore, api: KubernetesApi) -> None:
     keeper = acquire(store_at("k8s://shop/lease", 15), replace(LEASE, ttl_ms=6000))
     before = api.writes
     until(lambda: api.writes > before, "it is not renewed before the server runs")
@@ -113,7 +113,7 @@ def test_the_lease_of_a_server_that_is_stuck_is_not_renewed(in_kubernetes: Lease
     keeper.hand_over("b", "two")
 
 
-def test_a_lease_that_is_renewed_while_it_is_judged_is_not_taken(
+def test_lease_renewed_during_the_check_is_not_taken(
     in_kubernetes: LeaseStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread looked between the decision and the write, which then replaced the version of the renewal."""
@@ -141,7 +141,7 @@ def test_a_lease_that_is_renewed_while_it_is_judged_is_not_taken(
     assert found is not None and found.lease.holder == "a"
 
 
-def test_what_others_have_put_into_the_object_is_kept(api: KubernetesApi, in_kubernetes: LeaseStore) -> None:
+def test_foreign_fields_of_the_object_are_kept(api: KubernetesApi, in_kubernetes: LeaseStore) -> None:
     """Whoever may only update an object of this name has to find one, which then has no record yet."""
     api.put({"kind": "Lease", "metadata": {"name": "lease", "labels": {"app": "shop"}, "annotations": {"note": "x"}}})
     assert in_kubernetes.read() is None
@@ -153,7 +153,7 @@ def test_what_others_have_put_into_the_object_is_kept(api: KubernetesApi, in_kub
     assert "POST" not in api.requests
 
 
-def test_the_token_is_read_again_and_refusals_are_named(api: KubernetesApi, in_kubernetes: LeaseStore) -> None:
+def test_token_is_reread_and_refusals_are_reported(api: KubernetesApi, in_kubernetes: LeaseStore) -> None:
     api.renew_token("another token")
     in_kubernetes.write(LEASE, None)
     api.token = "one that the pod does not have"
@@ -161,7 +161,7 @@ def test_the_token_is_read_again_and_refusals_are_named(api: KubernetesApi, in_k
         in_kubernetes.read()
 
 
-def test_an_api_server_of_another_authority_is_not_trusted(api: KubernetesApi, tmp_path: Path) -> None:
+def test_api_server_of_an_unknown_ca_is_not_trusted(api: KubernetesApi, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     Authority(tmp_path / "other").file.replace(api.account / "ca.crt")
     with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
@@ -169,14 +169,14 @@ def test_an_api_server_of_another_authority_is_not_trusted(api: KubernetesApi, t
     assert api.requests == []
 
 
-def test_a_damaged_record_is_no_lease(api: KubernetesApi, in_kubernetes: LeaseStore) -> None:
+def test_damaged_record_is_not_a_lease(api: KubernetesApi, in_kubernetes: LeaseStore) -> None:
     for record in ("{", "[]", '{"term": 1}', LEASE.encode().decode().replace("15000", "0")):
         api.put({"kind": "Lease", "metadata": {"name": "lease", "annotations": {RECORD: record}}})
         with pytest.raises(BadLease):
             in_kubernetes.read()
 
 
-def test_a_server_and_a_standby_without_a_lease_import_nothing_of_it() -> None:
+def test_lease_modules_are_imported_only_on_demand() -> None:
     program = """if True:
         import sys
         from curbstone import replication
@@ -188,7 +188,7 @@ def test_a_server_and_a_standby_without_a_lease_import_nothing_of_it() -> None:
     assert subprocess.run([sys.executable, "-P", "-c", program], env=clean_environment()).returncode == 0
 
 
-def test_what_a_store_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_store_settings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("obstore", reason="`make spark-deps` brings it")
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     with pytest.raises(Unavailable, match="^--lease az://leases/shop: .*Account must be specified$"):
@@ -197,7 +197,7 @@ def test_what_a_store_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     store_at("az://leases/shop", 15).close()
 
 
-def test_without_its_library_a_store_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_without_its_library_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.delitem(sys.modules, "curbstone.standby.object_lease", raising=False)
     with pytest.raises(Unavailable, match=r"pip install 'curbstone\[objects\]'"):

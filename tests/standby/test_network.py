@@ -146,7 +146,7 @@ class StandbyMachine(StandbyProcess):
         pytest.param("deaf 1", marks=pytest.mark.soak),
     ],
 )
-def test_nothing_is_confirmed_while_the_cable_is_cut_and_all_is_as_before_when_it_is_mended(
+def test_nothing_is_confirmed_during_a_network_partition_and_service_resumes_after(
     network: Network, tmp_path: Path, cut: str
 ) -> None:
     with (
@@ -175,7 +175,7 @@ def test_nothing_is_confirmed_while_the_cable_is_cut_and_all_is_as_before_when_i
 @pytest.mark.parametrize(
     "order", [pytest.param("promoted, then mended"), pytest.param("mended, then promoted", marks=pytest.mark.soak)]
 )
-def test_of_two_that_can_not_see_each_other_one_confirms(network: Network, tmp_path: Path, order: str) -> None:
+def test_only_one_of_two_partitioned_servers_confirms(network: Network, tmp_path: Path, order: str) -> None:
     with (
         Machine(network, 0, tmp_path / "one", *SYNC) as server,
         StandbyMachine(network, 1, tmp_path / "two", *SYNC, "--standby-patience=1") as standby,

@@ -79,7 +79,7 @@ def shop(tmp_path: Path) -> Iterator[ObjectShop]:
     found.close()
 
 
-def test_changes_become_an_object_every_few_seconds_and_a_quiet_time_one_a_minute(shop: ObjectShop) -> None:
+def test_changes_are_stored_every_few_seconds_and_idle_time_every_minute(shop: ObjectShop) -> None:
     shop.attach()
     before = shop.objects
     shop.write("a")
@@ -98,7 +98,7 @@ def test_changes_become_an_object_every_few_seconds_and_a_quiet_time_one_a_minut
     )
 
 
-def test_a_large_part_becomes_an_object_at_once(shop: ObjectShop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_part_is_stored_immediately(shop: ObjectShop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(shop.target), "part_bytes_max", 1)
     monkeypatch.setattr("curbstone.standby.history.PIECE_BYTES", 1)
     shop.attach()
@@ -110,7 +110,7 @@ def test_a_large_part_becomes_an_object_at_once(shop: ObjectShop, monkeypatch: p
     assert shop.restored() == {"a", "b", "c"}
 
 
-def test_after_a_kill_the_changes_since_the_last_object_are_received_again(shop: ObjectShop) -> None:
+def test_changes_since_the_last_object_are_received_again_after_a_kill(shop: ObjectShop) -> None:
     shop.attach()
     first = shop.write("a")
     shop.receive()
@@ -126,9 +126,7 @@ def test_after_a_kill_the_changes_since_the_last_object_are_received_again(shop:
     assert shop.followers.figures().copies == 1
 
 
-def test_after_an_outage_that_exceeds_the_backlog_there_is_a_hole(
-    shop: ObjectShop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outage_beyond_the_backlog_leaves_a_gap(shop: ObjectShop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.attach()
     first = shop.write("a")
     shop.receive()
@@ -156,7 +154,7 @@ def test_after_an_outage_that_exceeds_the_backlog_there_is_a_hole(
         shop.restored(lost)
 
 
-def test_a_recorder_that_ends_stores_what_it_has(shop: ObjectShop) -> None:
+def test_ending_recorder_stores_pending_changes(shop: ObjectShop) -> None:
     shop.attach()
     shop.write("a")
     shop.receive()
@@ -165,7 +163,7 @@ def test_a_recorder_that_ends_stores_what_it_has(shop: ObjectShop) -> None:
     shop.leave()
 
 
-def test_objects_that_no_moment_needs_are_removed(shop: ObjectShop) -> None:
+def test_unneeded_objects_are_removed(shop: ObjectShop) -> None:
     shop.attach()
     shop.write("a")
     shop.receive()
@@ -180,7 +178,7 @@ def test_objects_that_no_moment_needs_are_removed(shop: ObjectShop) -> None:
     assert shop.restored() == {"a"}
 
 
-def test_of_two_recorders_the_one_that_began_last_continues(shop: ObjectShop) -> None:
+def test_latest_of_two_recorders_continues(shop: ObjectShop) -> None:
     shop.attach()
     shop.write("a")
     shop.receive()
@@ -210,7 +208,7 @@ def test_an_object_is_never_replaced(shop: ObjectShop) -> None:
     assert (shop.path / "objects" / name).read_bytes() != b"other"
 
 
-def test_what_was_stored_late_is_left_out_and_removed(shop: ObjectShop) -> None:
+def test_late_object_is_skipped_and_removed(shop: ObjectShop) -> None:
     shop.attach()
     for text in "abc":
         shop.write(text)
@@ -228,7 +226,7 @@ def test_what_was_stored_late_is_left_out_and_removed(shop: ObjectShop) -> None:
     assert shop.attach().is_resumed and shop.restored() == {"a", "b", "c"}
 
 
-def test_a_chain_keeps_its_holes() -> None:
+def test_chain_keeps_its_gaps() -> None:
     def part(number: int, life: int, start: int, end: int) -> Part:
         return Part(number, life, start, end, 0, 0)
 
@@ -238,9 +236,7 @@ def test_a_chain_keeps_its_holes() -> None:
     assert chain_of([]) == []
 
 
-def test_a_directory_needs_no_obstore_and_a_url_names_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directory_needs_no_obstore_and_url_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = """if True:
         import sys
         from curbstone.cli import backup, follow
@@ -397,7 +393,7 @@ def test_moments_under_load_can_be_restored_after_kills_of_the_recorder(s3: Fron
     assert done.code == 0 and "restored as default/old in one" in done.out
 
 
-def test_a_store_that_is_away_is_waited_for(s3: Front, tmp_path: Path) -> None:
+def test_recorder_waits_for_an_unreachable_store(s3: Front, tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", BACKLOG) as server, recording(tmp_path, server) as follower:
         publish(server, "one")
         until(lambda: has_base(follower.parts()))
@@ -412,7 +408,7 @@ def test_a_store_that_is_away_is_waited_for(s3: Front, tmp_path: Path) -> None:
     assert restored_at(tmp_path) == ["one", "during 0", "during 1", "during 2"]
 
 
-def test_a_server_that_stops_has_sent_everything_to_the_store(s3: Front, tmp_path: Path) -> None:
+def test_stopping_server_sends_everything_to_the_store(s3: Front, tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", BACKLOG) as server, recording(tmp_path, server, "--every=1h") as follower:
         until(lambda: has_base(follower.parts()))
         publish(server, *map(str, range(100)))
@@ -424,7 +420,7 @@ def test_a_server_that_stops_has_sent_everything_to_the_store(s3: Front, tmp_pat
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_command_that_is_stopped_stores_what_it_has_or_fails(
+def test_stopped_command_stores_pending_changes_or_fails(
     shop: ObjectShop, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     def pieces(recorder: Recorder) -> Iterator[int]:
@@ -450,7 +446,7 @@ def test_a_command_that_is_stopped_stores_what_it_has_or_fails(
     shop.leave()
 
 
-def test_a_wrong_store_is_named(s3: Front, tmp_path: Path) -> None:
+def test_invalid_store_is_named(s3: Front, tmp_path: Path) -> None:
     wrong = "s3://no-such-bucket/shop"
     for words in (("backup", "--follow", wrong), ("restore", wrong, "d"), ("restore", wrong, "--list")):
         done = curbstone(*words, cwd=tmp_path)
@@ -468,7 +464,7 @@ def test_a_wrong_store_is_named(s3: Front, tmp_path: Path) -> None:
     assert done.code == 2 and 'Unable to recognise URL "s4://bucket/shop"' in done.err
 
 
-def test_a_prefix_with_something_else_is_not_written_to(s3: Front, tmp_path: Path) -> None:
+def test_foreign_prefix_is_not_written_to(s3: Front, tmp_path: Path) -> None:
     import obstore
     from obstore.store import S3Store
 

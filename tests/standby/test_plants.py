@@ -18,11 +18,11 @@ pytestmark = [pytest.mark.source, pytest.mark.usefixtures("quiet")]
 
 
 @pytest.mark.parametrize("name", FOUND_SOON)
-def test_the_pair_finds_a_bug_soon(name: str) -> None:
+def test_pair_simulation_finds_a_planted_bug_soon(name: str) -> None:
     assert histories_until_found(name, HISTORIES_MAX) is not None
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", sorted(PLANTS.keys() - {*FOUND_SOON}))
-def test_the_pair_finds_a_bug(name: str) -> None:
+def test_pair_simulation_finds_a_planted_bug(name: str) -> None:
     assert histories_until_found(name, HISTORIES_MAX) is not None

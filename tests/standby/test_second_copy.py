@@ -131,7 +131,7 @@ def pair(tmp_path: Path) -> Pair:
     return Pair(tmp_path)
 
 
-def test_a_copy_resumes_where_it_was_and_is_acknowledged(pair: Pair) -> None:
+def test_copy_resumes_and_is_acknowledged(pair: Pair) -> None:
     assert pair.attach() > 3 * BLOCK_BYTES
     pair.server.write("second", b"2")
     pair.receive()
@@ -150,7 +150,7 @@ def test_a_copy_resumes_where_it_was_and_is_acknowledged(pair: Pair) -> None:
     assert pair.contents()["second"] == b"2" and pair.contents()["third"] == b"3"
 
 
-def test_what_is_equal_is_not_copied_again(pair: Pair) -> None:
+def test_equal_files_are_not_copied_again(pair: Pair) -> None:
     pair.attach()
     pair.leave()
     pair.server.begin_life()
@@ -161,7 +161,7 @@ def test_what_is_equal_is_not_copied_again(pair: Pair) -> None:
     assert pair.contents()["first"][BLOCK_BYTES : BLOCK_BYTES + 2] == b"x1"
 
 
-def test_a_copy_that_was_away_for_too_long_compares(pair: Pair) -> None:
+def test_copy_disconnected_for_too_long_compares_files(pair: Pair) -> None:
     pair.attach()
     pair.leave()
     for number in range(10):
@@ -172,7 +172,7 @@ def test_a_copy_that_was_away_for_too_long_compares(pair: Pair) -> None:
     assert len(pair.contents()["more9"]) == 20_000
 
 
-def test_a_copy_whose_machine_was_started_again_compares(pair: Pair) -> None:
+def test_copy_on_a_rebooted_machine_compares_files(pair: Pair) -> None:
     pair.attach()
     pair.leave()
     pair.copy.close()
@@ -196,7 +196,7 @@ def test_a_directory_with_other_data_is_not_overwritten(pair: Pair, tmp_path: Pa
         pair.server.followers.attach(wrong, lambda: None)
 
 
-def test_a_promoted_copy_ends_the_server_that_it_replaces(pair: Pair) -> None:
+def test_promoted_copy_ends_the_replaced_server(pair: Pair) -> None:
     pair.attach()
     with pytest.raises(NotPromoted, match="did not wait for this copy before it confirmed; --accept-loss"):
         pair.copy.promote(accepts_loss=False)
@@ -214,7 +214,7 @@ def test_a_promoted_copy_ends_the_server_that_it_replaces(pair: Pair) -> None:
     assert pair.server.ending.terms == [2]
 
 
-def test_a_former_server_that_follows_copies_everything(pair: Pair) -> None:
+def test_former_server_that_follows_copies_everything(pair: Pair) -> None:
     """What it reads may not be on its disk, if one of its syncs has failed."""
     pair.attach()
     pair.copy.promote(accepts_loss=True)
@@ -224,7 +224,7 @@ def test_a_former_server_that_follows_copies_everything(pair: Pair) -> None:
     assert asked["copy_all"] and asked["term"] == 2 and not former.state.is_server
 
 
-def test_half_a_copy_is_not_promoted(pair: Pair) -> None:
+def test_incomplete_copy_is_not_promoted(pair: Pair) -> None:
     follower = pair.server.followers.attach(pair.request(), lambda: None)
     pair.copy.receive(follower.read())
     pair.copy.receive(follower.read())
@@ -248,7 +248,7 @@ def test_what_a_copy_in_sync_may_lack_is_decided_by_the_time_since_it_was_heard(
     assert pair.copy.promote(accepts_loss=False) == "" and not pair.copy.state.skips_ids
 
 
-def test_a_copy_that_is_far_behind_is_applied_without_syncs(pair: Pair) -> None:
+def test_copy_far_behind_is_applied_without_syncs(pair: Pair) -> None:
     pair.attach()
     before = pair.copy.ack()["durable"]
     pair.copy.applier.catch_up()
@@ -265,7 +265,7 @@ def test_a_copy_that_is_far_behind_is_applied_without_syncs(pair: Pair) -> None:
     assert not pair.copy.state.is_catching_up
 
 
-def test_a_power_cut_while_it_catches_up_makes_a_copy_unusable(pair: Pair) -> None:
+def test_power_cut_during_catch_up_makes_a_copy_unusable(pair: Pair) -> None:
     pair.attach()
     pair.copy.applier.catch_up()
     pair.copy.close()
@@ -277,7 +277,7 @@ def test_a_power_cut_while_it_catches_up_makes_a_copy_unusable(pair: Pair) -> No
     assert pair.copy.ack()["is_usable"]
 
 
-def test_a_server_that_continues_anywhere_else_is_not_believed(pair: Pair) -> None:
+def test_server_continuing_elsewhere_is_refused(pair: Pair) -> None:
     pair.attach()
     pair.leave()
     request = pair.request()
@@ -286,14 +286,14 @@ def test_a_server_that_continues_anywhere_else_is_not_believed(pair: Pair) -> No
         pair.copy.receive(other.read())
 
 
-def test_a_state_that_is_damaged_is_reported(pair: Pair) -> None:
+def test_damaged_state_is_reported(pair: Pair) -> None:
     pair.attach()
     (pair.path / "copy" / STATE_FILE).write_text('{"format": 1}')
     with pytest.raises(Exception, match="standby/state in the data directory is damaged"):
         StateFiles(pair.disk, BOOT)
 
 
-def test_a_copy_may_be_the_root_of_a_volume(pair: Pair) -> None:
+def test_copy_can_be_the_root_of_a_volume(pair: Pair) -> None:
     """It was refused, because its file system has a directory there; and the copy would have removed that."""
     (pair.path / "copy" / "lost+found").mkdir()
     (pair.path / "server" / "lost+found").mkdir()

@@ -26,7 +26,7 @@ def ids_and_bodies(server: ServerProcess) -> list[tuple[int, str]]:
     return [(int(message["id"].rpartition("-")[2]), message["message"]) for message in found]
 
 
-def test_a_copy_takes_over_and_the_former_server_follows_it(tmp_path: Path) -> None:
+def test_copy_takes_over_and_the_former_server_follows(tmp_path: Path) -> None:
     data, other = tmp_path / "data", tmp_path / "other"
     with ServerProcess(data, BACKLOG) as server:
         publish(server, "one")
@@ -56,7 +56,7 @@ def test_a_copy_takes_over_and_the_former_server_follows_it(tmp_path: Path) -> N
                 assert again.code == 1 and "is that of a server already, and it runs" in again.err
 
 
-def test_a_copy_is_promoted_without_its_process_and_a_former_server_ends(tmp_path: Path) -> None:
+def test_copy_can_be_promoted_offline_and_the_former_server_ends(tmp_path: Path) -> None:
     data, other, third = tmp_path / "data", tmp_path / "other", tmp_path / "third"
     with ServerProcess(data, BACKLOG) as server:
         publish(server, "one")
@@ -91,7 +91,7 @@ def test_a_promoted_directory_is_served_again_by_the_same_command(tmp_path: Path
         assert [body for _, body in ids_and_bodies(standby)] == ["one"]
 
 
-def test_no_id_is_given_twice_after_a_loss_whatever_is_restarted(tmp_path: Path) -> None:
+def test_no_id_is_reused_after_a_loss(tmp_path: Path) -> None:
     data, other = tmp_path / "data", tmp_path / "other"
     gap = 1 << 24
     with ServerProcess(data, BACKLOG) as server, StandbyProcess(other, server.url) as standby:
@@ -124,12 +124,12 @@ def test_no_id_is_given_twice_after_a_loss_whatever_is_restarted(tmp_path: Path)
         (("promote", "nothing"), 1, "nothing is no copy of a server"),
     ],
 )
-def test_wrong_calls_are_named(tmp_path: Path, args: tuple[str, ...], code: int, rule: str) -> None:
+def test_invalid_calls_are_reported(tmp_path: Path, args: tuple[str, ...], code: int, rule: str) -> None:
     done = curbstone(*args, cwd=tmp_path)
     assert done.code == code and rule in done.err
 
 
-def test_a_server_that_can_not_be_followed_says_what_to_do(tmp_path: Path) -> None:
+def test_server_without_a_backlog_explains_how_to_enable_followers(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         standby = StandbyProcess(tmp_path / "other", server.url)
         assert standby.process.wait(60) == 1
@@ -137,7 +137,7 @@ def test_a_server_that_can_not_be_followed_says_what_to_do(tmp_path: Path) -> No
         standby._wait()
 
 
-def test_a_directory_of_another_server_is_left_as_it_is(tmp_path: Path) -> None:
+def test_directory_of_another_server_is_not_changed(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", BACKLOG) as server, ServerProcess(tmp_path / "other") as other:
         publish(other, "precious")
         assert other.stop() == 0

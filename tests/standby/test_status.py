@@ -35,7 +35,7 @@ def get(url: str, method: str = "GET", headers: dict[str, str] | None = None) ->
     return status, json.loads(text) if is_json else text.decode(), {name.lower(): fields[name] for name in fields}
 
 
-def test_a_standby_serves_its_status_and_names_the_server_for_all_else(tmp_path: Path) -> None:
+def test_standby_serves_its_status_and_redirects_to_the_server(tmp_path: Path) -> None:
     with (
         ServerProcess(tmp_path / "data", BACKLOG) as server,
         StandbyProcess(tmp_path / "other", server.url, BACKLOG) as standby,
@@ -95,7 +95,7 @@ def test_clients_with_both_addresses_use_the_server(tmp_path: Path) -> None:
         assert refused.code == 1 and f"it keeps a copy of the server at {server.url}" in refused.err
 
 
-def test_a_standby_without_its_server_says_so_and_serves_when_it_is_promoted(tmp_path: Path) -> None:
+def test_standby_reports_a_missing_server_and_serves_after_promotion(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", BACKLOG) as server:  # noqa: SIM117 its URL is needed
         with StandbyProcess(tmp_path / "other", server.url, BACKLOG) as standby:
             standby.has_been_current()
@@ -111,7 +111,7 @@ def test_a_standby_without_its_server_says_so_and_serves_when_it_is_promoted(tmp
                 get(f"{at}/readyz")
 
 
-def test_the_status_has_an_address_of_its_own_or_none(tmp_path: Path) -> None:
+def test_status_has_its_own_address_or_none(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", BACKLOG) as server:
         with StandbyProcess(tmp_path / "other", server.url, BACKLOG, "--status-addr=off") as standby:
             standby.has_everything(server)
@@ -164,7 +164,7 @@ def test_a_standby_of_a_standby_waits_until_that_serves(tmp_path: Path) -> None:
         until(lambda: "is a standby, too: it has no changes to follow; trying again" in third.log)
 
 
-def test_the_lag_counts_from_the_last_moment_at_which_the_copy_had_everything() -> None:
+def test_lag_counts_from_the_last_complete_moment() -> None:
     lag = Lag()
     lag.reached(0)
     assert lag.current_ms is None and lag.behind_bytes(0) == 0

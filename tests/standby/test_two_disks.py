@@ -29,7 +29,7 @@ def publish(server: ServerProcess, body: str) -> None:
     call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": body}])
 
 
-def test_what_was_confirmed_is_on_both_disks_when_the_server_is_killed(tmp_path: Path) -> None:
+def test_confirmed_messages_are_on_both_disks_when_the_server_is_killed(tmp_path: Path) -> None:
     patience = "--standby-patience=1"
     with ServerProcess(tmp_path / "data", *OPTIONS, NEVER) as server:  # noqa: SIM117 its URL is needed
         with StandbyProcess(tmp_path / "other", server.url, *OPTIONS, patience) as standby:
@@ -50,7 +50,7 @@ def test_what_was_confirmed_is_on_both_disks_when_the_server_is_killed(tmp_path:
             assert int(ids[-1]["id"].rpartition("-")[2]) == min(len(found), 1000), "no id is left out"
 
 
-def test_without_a_standby_nothing_is_confirmed_until_patience_is_over(tmp_path: Path) -> None:
+def test_nothing_is_confirmed_without_a_standby_until_patience_ends(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", *OPTIONS, "--standby-patience=5") as server:
         assert confirms(server) == "alone"
         call(server, "PUT", "/v2/default/queues/q", {})
@@ -75,7 +75,7 @@ def test_without_a_standby_nothing_is_confirmed_until_patience_is_over(tmp_path:
             in_sync(server)
 
 
-def test_a_server_with_patience_waits_and_is_not_ready(tmp_path: Path) -> None:
+def test_server_waiting_for_its_standby_is_not_ready(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", *OPTIONS, NEVER) as server:
         sent = threading.Thread(target=call, args=(server, "PUT", "/v2/default/queues/q", {}))
         sent.start()
@@ -97,7 +97,7 @@ def test_a_server_with_patience_waits_and_is_not_ready(tmp_path: Path) -> None:
                 until(lambda: "confirms wait for copy" in third.log)
 
 
-def test_a_server_that_stops_under_load_is_acknowledged_to_its_last_commit(tmp_path: Path) -> None:
+def test_stop_under_load_waits_for_the_standby_to_acknowledge_the_last_commit(tmp_path: Path) -> None:
     """The connections of followers were closed with all others, so that what was under way was not confirmed."""
     with ServerProcess(tmp_path / "data", *OPTIONS, NEVER) as server:  # noqa: SIM117 its URL is needed
         with StandbyProcess(tmp_path / "other", server.url, *OPTIONS, NEVER) as standby:
@@ -116,7 +116,7 @@ def test_a_server_that_stops_under_load_is_acknowledged_to_its_last_commit(tmp_p
             assert set(load.confirmed) <= set(bodies(standby))
 
 
-def test_a_server_that_stops_without_its_standby_reports_what_it_did_not_confirm(tmp_path: Path) -> None:
+def test_stop_without_the_standby_reports_unconfirmed_messages(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", *OPTIONS, NEVER) as server:
         errors: list[Exception] = []
 
@@ -136,7 +136,7 @@ def test_a_server_that_stops_without_its_standby_reports_what_it_did_not_confirm
         assert "commits that were not confirmed, because the standby did not acknowledge them: 1" in server.log
 
 
-def test_a_switchover_loses_nothing_and_both_keep_their_command(tmp_path: Path) -> None:
+def test_switchover_loses_nothing(tmp_path: Path) -> None:
     data, other = tmp_path / "data", tmp_path / "other"
     with ServerProcess(data, "--standby-backlog=1MiB", "--cap=64MiB") as server:
         refused = curbstone("switchover", "--server", server.url, cwd=tmp_path)

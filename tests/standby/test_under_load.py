@@ -88,7 +88,7 @@ def test_files_survive_failovers_for_as_long_as_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_a_full_disk_of_a_standby_is_waited_for(tmp_path: Path) -> None:
+def test_server_waits_while_the_standby_disk_is_full(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=34m", "tmpfs", str(disk)], check=True)
@@ -117,7 +117,7 @@ def test_a_full_disk_of_a_standby_is_waited_for(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_standby_that_is_killed_while_it_copies_begins_again(tmp_path: Path) -> None:
+def test_standby_killed_during_a_copy_restarts_it(tmp_path: Path) -> None:
     rng = Random(seed_of_run())
     with ServerProcess(tmp_path / "data", "--standby-backlog=64MiB", "--cap=64MiB") as server:
         call(server, "PUT", "/v2/default/queues/old", {})

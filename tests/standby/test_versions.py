@@ -68,7 +68,7 @@ def test_a_rolling_upgrade_loses_nothing(release: dict[str, str], tmp_path: Path
                 assert set(confirmed) <= set(bodies(other))
 
 
-def test_a_standby_of_the_release_follows_this_version(release: dict[str, str], tmp_path: Path) -> None:
+def test_released_standby_follows_this_version(release: dict[str, str], tmp_path: Path) -> None:
     with (
         ServerProcess(tmp_path / "one", *OPTIONS) as server,
         StandbyProcess(tmp_path / "two", server.url, *OPTIONS, env=release) as standby,
