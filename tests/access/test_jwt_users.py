@@ -214,7 +214,7 @@ def test_jwt_session_ends_with_its_token_and_cannot_create_tokens(world: Issued)
         world.login("", str(secret))
 
 
-def test_without_a_claim_of_roles_all_users_have_what_the_issuer_may_give(world: Issued) -> None:
+def test_without_a_role_claim_users_have_all_rights_of_the_issuer(world: Issued) -> None:
     assert world.reload(world.users().replace('roles_claim = "roles"\n', "")) is None
     assert world.login("", world.token()).identity.on_queue(ORDERS) == Right.RECEIVE | Right.PEEK | Right.MANAGE
 

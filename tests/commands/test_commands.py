@@ -475,7 +475,7 @@ def test_check_finds_a_damaged_meta_file(data: Path, tmp_path: Path) -> None:
     assert all("checksum" in queue["damage"][0] for queue in found["queues"])
 
 
-def test_check_notes_what_a_crash_left(data: Path, tmp_path: Path) -> None:
+def test_check_reports_remains_of_a_crash(data: Path, tmp_path: Path) -> None:
     (data / "queues" / "0123456789ab").mkdir()
     (data / "queues" / "0123456789ac.gone").mkdir()
     code, found = check(data, tmp_path)

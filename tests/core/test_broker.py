@@ -149,7 +149,7 @@ def test_deleting_while_consuming_and_publishing_answers_all_callers(lab: Lab) -
     assert not peer.consumer.unsettled and lab.disk.list_dir("queues") == []
 
 
-def test_a_queue_created_anew_right_after_a_delete_is_empty_and_works(lab: Lab) -> None:
+def test_queue_recreated_after_a_delete_is_empty_and_works(lab: Lab) -> None:
     declare(lab)
     lab.publish(lab.broker.get(Q), "old")
     done: list[object] = []

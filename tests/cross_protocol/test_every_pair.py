@@ -62,7 +62,7 @@ def judge(messages: list[Sent], found: dict[str, list[Got]]) -> None:
 
 
 @pytest.mark.parametrize("producer", PRODUCERS)
-async def test_what_one_sends_all_get(server: ServerProcess, producer: str) -> None:
+async def test_message_of_one_protocol_is_received_by_all(server: ServerProcess, producer: str) -> None:
     judge(COMMON, await everywhere(server, producer, COMMON))
 
 

@@ -120,7 +120,7 @@ async def over_mqks(server: ServerProcess, client: httpx.AsyncClient) -> None:
     await peer.close()
 
 
-async def test_each_protocol_counts_what_it_carries(server: ServerProcess) -> None:
+async def test_each_protocol_counts_its_messages(server: ServerProcess) -> None:
     expected: dict[str, Numbers] = {
         "http": (3, 3, 3, 1, 1, 1, 1),  # the third message is the one for SSE
         "websocket": (2, 2, 3, 1, 1, 1, 1),

@@ -312,7 +312,7 @@ def test_leases_of_a_dead_gateway_are_stale_and_their_messages_requeued(model: M
     assert model.bodies(queue) == ["a"]
 
 
-def test_a_gateway_that_starts_later_knows_all_queues(model: ModelWorld) -> None:
+def test_later_started_gateway_has_all_queues(model: ModelWorld) -> None:
     queue = model.queue(groups=["g"], ttl=5)
     model.answer(lambda done: model.broker.bind("e", queue.name, done))
     late = other(model)

@@ -29,7 +29,7 @@ def killed(http: httpx.Client, path: str, *errors: str) -> None:
         http.post(f"{path}/messages/nack", json=nack).raise_for_status()
 
 
-def test_options_are_edited_and_only_what_changed_is_sent(page: Page, http: httpx.Client) -> None:
+def test_only_changed_options_are_sent(page: Page, http: httpx.Client) -> None:
     path = made(http, "options", "q", max_tries=3, unused=60)
     open_queue(page, "options/q")
     press(page, "Edit options …")

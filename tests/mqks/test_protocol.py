@@ -167,7 +167,7 @@ async def test_a_consumer_id_used_again_replaces_the_consumer(world: World) -> N
     assert world.broker.queues()[0].counts().consumers == 1
 
 
-async def test_a_window_bounds_what_is_unsettled(world: World) -> None:
+async def test_window_limits_unsettled_messages(world: World) -> None:
     peer = await world.peer("c consume --confirm q e --manual-ack --window=2")
     peer.send(*[f"m{n} publish e {n}" for n in range(3)])
     await peer.lines(2)

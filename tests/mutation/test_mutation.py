@@ -12,7 +12,7 @@ pytestmark = pytest.mark.source
 ROOM = room.__name__
 
 
-def test_a_mutant_changes_what_its_function_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_changes_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room.release_bytes, "__code__", room.release_bytes.__code__)
     (mutant,) = [each for each in mutants_of(ROOM) if each.function == "release_bytes"]
     assert room.release_bytes(3) == 3 * room.RETRY_BYTES

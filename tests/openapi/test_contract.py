@@ -68,7 +68,7 @@ async def test_contract_and_routes_match(gateway: Running) -> None:
     assert served == {(path, verb) for path, verb, _ in operations()}
 
 
-def test_every_operation_has_a_name_of_its_own_a_summary_and_a_tag() -> None:
+def test_every_operation_has_a_unique_name_a_summary_and_a_tag() -> None:
     names = [operation["operationId"] for _, _, operation in operations()]
     assert len(set(names)) == len(names)
     tags = {tag["name"] for tag in CONTRACT["tags"]}

@@ -92,7 +92,7 @@ def test_wheel_contains_man_page_and_completions(wheel: Path, python: Path) -> N
         assert (python.parent.parent / "share" / name).read_bytes() == (ROOT / "deploy" / source).read_bytes()
 
 
-def test_a_checkout_without_links_says_what_to_do(tmp_path: Path) -> None:
+def test_checkout_without_symlinks_is_reported(tmp_path: Path) -> None:
     """Git writes a link as a small file where the system has none, as Windows by default."""
     source = copy_of_the_checkout(tmp_path)
     (source / "curbstone" / "core").unlink()

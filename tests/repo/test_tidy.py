@@ -476,7 +476,7 @@ def test_no_folder_at_the_root_hides_an_installed_package() -> None:
     assert ROOT / "stomp" not in Path(file).parents
 
 
-def test_man_page_and_completions_are_what_the_command_line_says(tmp_path: Path) -> None:
+def test_man_page_and_completions_match_the_command_line(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "tools" / "ops" / "command_pages.py"), str(tmp_path)]
     subprocess.run(command, check=True, env=clean_environment())
     made = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())

@@ -205,7 +205,7 @@ def test_keuss13_disconnect_requeues_immediately(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("ack_id", ["nope", "1.99.0", "9.1.0"])
-def test_keuss14_an_ack_of_what_was_never_delivered(client: Client, ack_id: str) -> None:
+def test_keuss14_ack_of_an_undelivered_message(client: Client, ack_id: str) -> None:
     client.send(keuss(), SUB)
     assert "never delivered" in client.error(f"ACK|id:{ack_id}").headers["message"]
 

@@ -53,7 +53,7 @@ async def test_m10_an_error_reaches_a_client_that_is_still_sending(world: World)
         peer.writer.close()
 
 
-async def test_m07_send_and_close_at_once(world: World) -> None:
+async def test_m07_send_and_close_immediately(world: World) -> None:
     peer = await world.peer()
     peer.writer.write(b"SEND\ndestination:/queue/a\n\n1\0" * 500)
     peer.writer.close()
@@ -162,7 +162,7 @@ async def test_c17_a_peer_that_vanished_is_found_by_keepalive(world: World) -> N
     assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), "or small replies take 40 ms"
 
 
-def test_stopping_tells_the_clients(tmp_path: Path) -> None:
+def test_stop_notifies_the_clients(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as world:
             idle, busy = await world.peer(), await world.peer()

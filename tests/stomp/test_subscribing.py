@@ -84,7 +84,7 @@ def test_s09_unsubscribe_by_destination_in_1_0() -> None:
     assert client.send(send()) == []
 
 
-def test_s10_after_unsubscribe_what_is_unsettled_can_be_settled(client: Client) -> None:
+def test_s10_unsettled_messages_can_be_settled_after_unsubscribe(client: Client) -> None:
     one, two = client.send(send("1"), send("2"), SUB)
     assert client.send("UNSUBSCRIBE|id:0", send("3")) == []
     assert client.receipts(f"ACK|id:{one.headers['ack']}|receipt:r") == ["r"]
@@ -212,7 +212,7 @@ def test_a_topic_has_a_queue_for_each_subscription(lab: Lab) -> None:
     assert not lab.names(), "they go with their connections"
 
 
-def test_a_temporary_queue_takes_the_reply(lab: Lab) -> None:
+def test_reply_is_sent_to_a_temporary_queue(lab: Lab) -> None:
     asker, server = Client(lab, name="s1"), Client(lab, name="s2")
     asker.send("SUBSCRIBE|id:r|destination:/temp-queue/answers", send("?", "reply-to:/temp-queue/answers"))
     (question,) = server.send(SUB)

@@ -70,7 +70,7 @@ def test_reason_for_closing_a_slow_subscriber_is_reported(tmp_path: Path) -> Non
     run(tmp_path, test)
 
 
-def test_a_burst_that_fills_the_private_queue_at_once_does_not_fail_its_publisher(tmp_path: Path) -> None:
+def test_burst_that_fills_a_private_queue_does_not_fail_its_publisher(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         stuck = await subscribed(world, b"client")
         publisher = await world.peer()

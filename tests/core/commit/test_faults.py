@@ -44,7 +44,7 @@ def start() -> tuple[Lab, LocalQueue, Peer]:
     return lab, queue, Peer(lab, queue, window=1)
 
 
-def test_a_failed_sync_confirms_nothing_and_the_next_publish_goes_to_a_new_segment() -> None:
+def test_failed_sync_confirms_nothing_and_starts_a_new_segment() -> None:
     lab, queue, _ = start()
     segment = queue.log.active.path
     FailingSyncs(lab.disk, 1)

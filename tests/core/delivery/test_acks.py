@@ -130,7 +130,7 @@ def test_nack_delay_lets_others_pass(lab: Lab, queue: LocalQueue) -> None:
     assert peer.received[2].mature_ms == lab.host.wall_ms()
 
 
-def test_a_plain_nack_takes_the_queues_delay_and_a_given_one_its_own(lab: Lab) -> None:
+def test_nack_uses_its_own_delay_or_that_of_the_queue(lab: Lab) -> None:
     queue = lab.queue(nack_delay=2.5)
     lab.publish(queue, "a", "b")
     peer = Peer(lab, queue)

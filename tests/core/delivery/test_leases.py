@@ -17,7 +17,7 @@ def settle(lab: Lab, queue: LocalQueue, tokens: list[str], outcome: Outcome = Ou
     return lab.answer(lambda done: queue.settle_leases(tokens, outcome, done, **how))  # type: ignore[arg-type]
 
 
-def test_a_lease_takes_up_to_count_in_order(lab: Lab, queue: LocalQueue) -> None:
+def test_lease_returns_up_to_count_in_order(lab: Lab, queue: LocalQueue) -> None:
     lab.publish(queue, *numbered(5))
     assert [lease.delivery.message.seq for lease in lab.lease(queue, 3)] == [1, 2, 3]
     assert [lease.delivery.message.seq for lease in lab.lease(queue, 3)] == [4, 5]

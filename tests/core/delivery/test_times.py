@@ -137,7 +137,7 @@ def test_message_expired_while_held_is_removed_without_demand(lab: Lab, queue: L
     assert queue.counts()[:3] == (0, 0, 0)
 
 
-def test_an_expired_message_goes_to_the_dead_letter_queue(lab: Lab) -> None:
+def test_expired_message_is_dead_lettered(lab: Lab) -> None:
     queue = lab.queue(dead_letter="dead")
     lab.publish_messages(queue, [Message(b"a", orders=Orders(ttl_ms=1000)), Message(b"b", orders=Orders(ttl_ms=1000))])
     lab.pass_time(1000)

@@ -148,7 +148,7 @@ def test_a_fact_is_noted_once_and_again_when_the_segment_with_its_note_is_droppe
     assert bench.losses(9) == {"g": Loss(12, 4), "h": Loss(12, 1)}
 
 
-def test_a_commit_that_fails_leaves_what_changed_to_be_noted_and_nothing_else() -> None:
+def test_failed_commit_leaves_only_changed_facts_to_note() -> None:
     bench = Bench("g")
     bench.facts.ack("g", 7)
     failed = bench.pending((Note.KEY, dedup(1, 2000)))

@@ -121,7 +121,7 @@ def test_a_key_outlives_the_segment_it_was_written_in(bench: Bench) -> None:
     assert bench.queue.counts().rdy == 0
 
 
-def test_a_key_is_forgotten_after_its_window(bench: Bench) -> None:
+def test_key_is_dropped_after_its_window(bench: Bench) -> None:
     bench.publish("k", b"one")
     bench.settled()
     bench.host.pass_time(300_001)

@@ -49,7 +49,7 @@ def test_redo_records_round_trip() -> None:
     assert not found.damage and not found.notes
 
 
-def test_the_bytes_of_redo_format_2_stay_what_they_are() -> None:
+def test_bytes_of_redo_format_2_do_not_change() -> None:
     """Another version must continue reading them: whoever changes this test gives the format a new number."""
     assert encode_header(HEADER).rstrip(b"\0").hex() == (
         "435552425245444f02000000efbeadde78dab9d50700000000000000e8230000000000002d7e4c5c"

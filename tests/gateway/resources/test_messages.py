@@ -49,7 +49,7 @@ async def test_body_is_opaque(gateway: Running, body: bytes) -> None:
     assert await gateway.pop_all() == [body]
 
 
-async def test_the_largest_message_is_taken_and_one_byte_more_is_413(gateway: Running) -> None:
+async def test_largest_message_is_accepted_and_one_byte_more_is_413(gateway: Running) -> None:
     await gateway.publish(b"x" * 65_536)
     for size in (65_537, 5_000_000):
         refused = await gateway.http.post(MESSAGES, content=b"x" * size)
@@ -167,7 +167,7 @@ async def peek(gateway: Running, query: str = "") -> list[dict[str, Any]]:
     return messages
 
 
-async def test_a_peek_shows_messages_and_takes_none(gateway: Running) -> None:
+async def test_peek_does_not_consume_messages(gateway: Running) -> None:
     await gateway.publish(b"a", **{"content-type": "text/plain", "x-msg-x-a": "1"})
     await gateway.publish(b"\xff")
     first, second = await peek(gateway)

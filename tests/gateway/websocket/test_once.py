@@ -58,7 +58,7 @@ async def test_a_bad_key_refuses_its_message_alone(gateway: Running, frame: str)
     assert await gateway.pop_all() == [b"1", b"2", b"3"]
 
 
-async def test_an_event_takes_no_key(gateway: Running) -> None:
+async def test_event_with_a_key_is_refused(gateway: Running) -> None:
     async with gateway.socket("publish", path=EVENT) as socket:
         await socket.send(once("k", message="x"))
         assert "queue" in (await json_from(socket))["error"]

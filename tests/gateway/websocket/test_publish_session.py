@@ -186,7 +186,7 @@ def test_error_waits_for_earlier_confirms(publisher: Publisher) -> None:
     assert publisher.wire.code == 1000
 
 
-def test_a_message_of_the_limit_is_taken(publisher: Publisher) -> None:
+def test_message_of_the_maximum_size_is_accepted(publisher: Publisher) -> None:
     publisher.send(binary(b"x" * 500), text('{"message":"%s"}' % ("x" * 500)))
     assert len(publisher.published) == 2
 

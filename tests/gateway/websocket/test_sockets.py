@@ -310,7 +310,7 @@ async def test_unknown_id_ends_the_connection_and_requeues_messages(gateway: Run
     await unsettled_went_back(gateway, 1)
 
 
-async def test_an_ack_that_comes_after_a_reconnect_settles_nothing(gateway: Running) -> None:
+async def test_ack_after_a_reconnect_settles_nothing(gateway: Running) -> None:
     """It removed the message that had the same number on the new connection, unprocessed."""
     await gateway.publish(b"a")
     async with gateway.socket("consume", "?ack") as socket:
