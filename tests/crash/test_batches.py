@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from itertools import count
 from pathlib import Path
@@ -10,34 +9,27 @@ from typing import Any
 
 import pytest
 
-from tests.crash.test_names import MESSAGES, OPTIONS, PATH, call, strace
-from tests.crash.tracer import CALLS, TracedServer
-from tests.kit.server import NotReady, ServerProcess
+from tests.crash.kill_points import MESSAGES, PATH, Work, call
+from tests.crash.tracer import CALLS
+from tests.kit.server import ServerProcess
 
-__all__ = ["strace"]
+pytestmark = pytest.mark.usefixtures("strace")
+
 DONE = "/v2/crash/queues/done/messages"
-ROUNDS = 12
 SIZE = 3
 
 
-class Work:
+class BatchWork(Work):
     """What one client does: it fills batches, and settles what there is, with large messages between them."""
+
+    rounds = 12
 
     def __init__(self) -> None:
         self.confirmed: set[str] = set()
         """The batches whose messages were all confirmed."""
 
-    def do(self, server: ServerProcess) -> bool:
-        """Work until the server dies; return whether it did."""
-        try:
-            assert call(server, "PUT", PATH, b"{}")[0] in (200, 201)
-            for number in range(ROUNDS):
-                self._round(server, str(number))
-        except (OSError, http.client.HTTPException):
-            return True
-        return False
-
-    def _round(self, server: ServerProcess, batch: str) -> None:
+    def make_round(self, server: ServerProcess, number: int) -> None:
+        batch = str(number)
         array = json.dumps([{"message": "x" * 200, "batch": batch} for _ in range(SIZE - 1)]).encode()
         assert call(server, "POST", f"{MESSAGES}/batch", array)[0] == 201
         headers = {"x-batch": batch, "x-batch-size": str(SIZE), "x-batch-to": "done"}
@@ -77,29 +69,14 @@ class Work:
         return found
 
 
-def killed_at(data_dir: Path, kind: str, number: int) -> bool:
-    """Kill the server at its Nth call of a kind and judge what came of it; return whether it came so far."""
-    work, died = Work(), False
-    try:
-        with TracedServer(data_dir, *OPTIONS, inject=f"{CALLS[kind]}:signal=KILL:when={number}") as server:
-            died = work.do(server)
-            server.kill()
-    except NotReady as error:
-        assert error.code == -9, error
-        died = True
-    with ServerProcess(data_dir, *OPTIONS) as server:
-        work.judge(server)
-    return died
-
-
 @pytest.mark.parametrize(("kind", "number"), [("sync", 30), ("write", 60), ("write", 71), ("remove", 2)])
 def test_killed_at_a_call(tmp_path: Path, kind: str, number: int) -> None:
-    assert killed_at(tmp_path / "data", kind, number)
+    assert BatchWork().killed_at(tmp_path / "data", kind, number)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", CALLS)
 def test_killed_at_every_call(tmp_path: Path, kind: str) -> None:
     for number in count(1):
-        if not killed_at(tmp_path / f"{kind} {number}", kind, number):
+        if not BatchWork().killed_at(tmp_path / f"{kind} {number}", kind, number):
             break

@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections import Counter
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.crash.tracer import CALLS, TracedServer, why_no_strace
-from tests.kit.server import NotReady, ServerProcess
+from tests.crash.kill_points import MESSAGES, Work, call
+from tests.crash.tracer import CALLS
+from tests.kit.server import ServerProcess
 
-OPTIONS = ("--cap=65536", "--max-message-size=4096", "--log-level=warning")
-PATH = "/v2/crash/queues/q"
-MESSAGES = f"{PATH}/messages"
-ROUNDS = 30
+pytestmark = pytest.mark.usefixtures("strace")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def strace() -> None:
-    """Leave the tests out, with the reason, where there is no strace."""
-    if reason := why_no_strace():
-        pytest.skip(reason)
-
-
-def call(server: ServerProcess, method: str, path: str, body: bytes = b"", headers: Any = ()) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(*server.http, timeout=30)
-    try:
-        connection.request(method, path, body, dict(headers))
-        reply = connection.getresponse()
-        return reply.status, reply.read()
-    finally:
-        connection.close()
-
-
-class Work:
+class NamedWork(Work):
     """What one client does: for each name one unique message, many that replace each other, and pops between them."""
+
+    rounds = 30
 
     def __init__(self) -> None:
         self.latest = -1
@@ -49,17 +30,7 @@ class Work:
         self.is_named = False
         """Whether the unique message was confirmed, and nothing was popped since."""
 
-    def do(self, server: ServerProcess) -> bool:
-        """Work until the server dies; return whether it did."""
-        try:
-            assert call(server, "PUT", PATH, b"{}")[0] in (200, 201)
-            for number in range(ROUNDS):
-                self._round(server, number)
-        except (OSError, http.client.HTTPException):
-            return True
-        return False
-
-    def _round(self, server: ServerProcess, number: int) -> None:
+    def make_round(self, server: ServerProcess, number: int) -> None:
         assert call(server, "POST", MESSAGES, b"u" * 100, {"x-unique": "a"})[0] == 201
         self.is_named = True
         self.sent = number
@@ -73,6 +44,8 @@ class Work:
 
     def judge(self, server: ServerProcess) -> None:
         """Demand that of each name there is one message at most, and the last one that was confirmed."""
+        if self.sent < 0:
+            return
         found = json.loads(call(server, "GET", f"{MESSAGES}?limit=100")[1]).get("messages", [])
         names = Counter(each.get("unique") or each["replace"] for each in found)
         assert all(count == 1 for count in names.values()), names
@@ -87,30 +60,14 @@ class Work:
         assert len(again) == 2, again
 
 
-def killed_at(data_dir: Path, kind: str, number: int) -> bool:
-    """Kill the server at its Nth call of a kind and judge what came of it; return whether it came so far."""
-    work, died = Work(), False
-    try:
-        with TracedServer(data_dir, *OPTIONS, inject=f"{CALLS[kind]}:signal=KILL:when={number}") as server:
-            died = work.do(server)
-            server.kill()
-    except NotReady as error:
-        assert error.code == -9, error
-        died = True
-    with ServerProcess(data_dir, *OPTIONS) as server:
-        if work.sent >= 0:
-            work.judge(server)
-    return died
-
-
 @pytest.mark.parametrize(("kind", "number"), [("sync", 20), ("write", 45), ("remove", 2)])
 def test_killed_at_a_call(tmp_path: Path, kind: str, number: int) -> None:
-    assert killed_at(tmp_path / "data", kind, number)
+    assert NamedWork().killed_at(tmp_path / "data", kind, number)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", CALLS)
 def test_killed_at_every_call(tmp_path: Path, kind: str) -> None:
     for number in count(1):
-        if not killed_at(tmp_path / f"{kind} {number}", kind, number):
+        if not NamedWork().killed_at(tmp_path / f"{kind} {number}", kind, number):
             break

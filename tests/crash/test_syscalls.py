@@ -22,9 +22,11 @@ from tests.crash.history import Answered, History, Sent
 from tests.crash.killable import HANG_S, KillableServer, Stuck
 from tests.crash.producers import VALUE
 from tests.crash.stomp_peer import StompPeer, encode
-from tests.crash.tracer import CALLS, TracedServer, took_effect, why_no_strace
+from tests.crash.tracer import CALLS, TracedServer, took_effect
 from tests.crash.workload import CAP, A, B, ServerDied, Worker, do_all, drain
 from tests.kit.server import NotReady, ServerProcess
+
+pytestmark = pytest.mark.usefixtures("strace")
 
 OPTIONS = (f"--cap={CAP}", "--max-message-size=4096", "--log-level=warning")
 REOPEN_ROUNDS = 4
@@ -76,13 +78,6 @@ class Runs:
             verdict.check()
         assert "Traceback" not in process.log, process.log
         return verdict.figures()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def strace() -> None:
-    """Leave the tests out, with the reason, where there is no strace."""
-    if reason := why_no_strace():
-        pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
