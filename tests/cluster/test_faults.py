@@ -53,7 +53,7 @@ class Producer:
             self.confirmed[queue].add(body)
         return True
 
-    def until(self, is_so: Callable[[], bool]) -> None:
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
         """Continue publishing until this is so."""
         end_s = time.monotonic() + PATIENCE_S
         while not is_so():
@@ -88,13 +88,13 @@ def test_rabbitmq_resource_alarm_refuses_publishes_and_allows_acks(tmp_path: Pat
         for what, (raise_it, end_it) in ALARMS.items():
             assert producer.publish()
             node.control(*raise_it)
-            producer.until(lambda: not producer.publish() and "takes no messages" in producer.refusal)
+            producer.wait_until(lambda: not producer.publish() and "takes no messages" in producer.refusal)
             assert what in producer.refusal
             assert (producer.ready().status_code, what in producer.ready().text) == (503, True)
             producer.take_one()
             node.control(*end_it)
-            producer.until(producer.publish)
-            producer.until(lambda: producer.ready().status_code == 200)
+            producer.wait_until(producer.publish)
+            producer.wait_until(lambda: producer.ready().status_code == 200)
         producer.judge()
 
 
@@ -119,12 +119,12 @@ def test_partitioned_node_loses_no_confirmed_message(tmp_path: Path) -> None:
         producer = Producer(gateway, ["p1", "p2", "p3"])
         for node in nodes.nodes:
             others = [each for each in nodes.nodes if each is not node]
-            producer.until(producer.publish)
+            producer.wait_until(producer.publish)
             believe(node, others, "apart", "erlang:disconnect_node(N)")
             for _ in range(20):
-                producer.until(producer.publish)
+                producer.wait_until(producer.publish)
             believe(node, others, cookie)
             for each in nodes.nodes:
-                producer.until(partial(knows_all, each))
+                producer.wait_until(partial(knows_all, each))
             node.wait()
         producer.judge()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.kit.processes import FIRST
 from tests.kit.server import ServerProcess, clean_environment
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 
 # A name that a platform does not have is ignored for its question mark.
 CALLS = {
@@ -92,7 +92,7 @@ class TracedServer(ServerProcess):
         """End the tracing, and the faults with it; the server continues."""
         tracer = self._tracer()
         os.kill(tracer, signal.SIGTERM)
-        until(lambda: self._tracer() == 0, "strace does not let go")
+        wait_until(lambda: self._tracer() == 0, "strace does not let go")
 
     def _tracer(self) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii", errors="replace")
@@ -104,7 +104,9 @@ class TracedServer(ServerProcess):
         """Return how many calls of each kind the busiest thread made, once the server has ended."""
         kinds = {name.lstrip("?"): kind for kind, names in CALLS.items() for name in names.split(",")}
         end = re.compile(rf"^{self.process.pid} +\+\+\+ ", re.MULTILINE)
-        until(lambda: end.search(self.trace_file.read_text(encoding="utf-8", errors="replace")), "strace does not end")
+        wait_until(
+            lambda: end.search(self.trace_file.read_text(encoding="utf-8", errors="replace")), "strace does not end"
+        )
         trace = self.trace_file.read_text(encoding="utf-8", errors="replace")
         counts: Counter[tuple[str, str]] = Counter()
         for match in re.finditer(r"^(\d+) +(\w+)\(", trace, re.MULTILINE):

@@ -24,7 +24,7 @@ from curbstone.mqks.server import MqksServer
 from curbstone.net.limits import TURN_OUTPUT_BYTES_MAX
 from curbstone.stomp.server import StompServer
 from curbstone.stomp.websocket import StompSockets
-from tests.kit.engine import WAIT_S, engine, until
+from tests.kit.engine import WAIT_S, engine, wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -89,13 +89,13 @@ async def test_slow_reader_is_paused_and_later_gets_everything(tmp_path: Path, p
 
         for name in QUEUES:
             broker.ensure(name).publish([Message(BODY) for _ in range(EACH_HAS)], done)
-        await until(lambda: confirmed == len(QUEUES) * EACH_HAS)
+        await wait_until(lambda: confirmed == len(QUEUES) * EACH_HAS)
         reader, writer = await asyncio.open_connection(*address)
         if protocol == "websocket":
             writer.write(HANDSHAKE.encode())
             await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
         else:
-            await until(lambda: _is_there(connection))
+            await wait_until(lambda: _is_there(connection))
         server_side = connection()._transport
         server_side.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
         most = 0
@@ -110,7 +110,7 @@ async def test_slow_reader_is_paused_and_later_gets_everything(tmp_path: Path, p
         writer.write(
             MQKS.encode() if protocol == "mqks" else masked(STOMP) if protocol == "websocket" else STOMP.encode()
         )
-        await until(lambda: connection().is_full)
+        await wait_until(lambda: connection().is_full)
         came, all_of_it = 0, len(QUEUES) * EACH_HAS * len(BODY)
         while came < all_of_it:
             came += (await asyncio.wait_for(reader.read(MIB), WAIT_S)).count(BODY[:1])

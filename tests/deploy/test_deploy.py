@@ -21,7 +21,7 @@ from curbstone.exit_codes import WRONG
 from tests.kit.commands import running
 from tests.kit.ops_tools import ROOT, needs_ops_tools, run
 from tests.kit.server import ServerProcess, call, clean_environment
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 from tests.kit.wheel import copy_of_the_checkout
 
 DEPLOY = ROOT / "deploy"
@@ -129,7 +129,7 @@ def test_standby_compose_file_runs_a_standby(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--standby-backlog=1MiB") as server:
         command = [first, option, server.url, "--data=copy", "--http-addr=127.0.0.1:0"]
         with running(*command, cwd=tmp_path, **env) as standby:
-            until(lambda: any(each["usable"] for each in call(server, "GET", "/v2/standby")["followers"]))
+            wait_until(lambda: any(each["usable"] for each in call(server, "GET", "/v2/standby")["followers"]))
             standby.send_signal(signal.SIGTERM)
             assert standby.wait(60) == 0
 

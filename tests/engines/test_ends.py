@@ -100,9 +100,9 @@ def test_leases_are_counted_per_owner_until_they_end(world: World) -> None:
     settle(world, queue, theirs[:1], Outcome.ACK, owner="bob")
     settle(world, queue, mine[:1], Outcome.NACK, delay_ms=60_000, owner="ann")
     queue.give_back(mine[1:2])
-    world.until(lambda: leased.of("ann") == 2)  # one has run out
+    world.wait_until(lambda: leased.of("ann") == 2)  # one has run out
     world.answer(lambda done: world.broker.delete(other.name, done))
-    world.until(lambda: leased.of("ann") == 1)
+    world.wait_until(lambda: leased.of("ann") == 1)
     settle(world, queue, mine[2:], Outcome.ACK, owner="ann")
     settle(world, queue, theirs[1:], Outcome.ACK, owner="bob")
     assert (leased.of("ann"), leased.of("bob")) == (0, 0)
@@ -114,7 +114,7 @@ def test_lease_can_wait_for_a_message(queue: Queue, world: World) -> None:
     queue.lease(5, 60_000, got.append, wait_ms=10_000)
     world.pause()
     world.publish(queue, "a")
-    world.until(lambda: got)
+    world.wait_until(lambda: got)
     assert bodies(got[0]) == ["a"]
 
 
@@ -175,7 +175,7 @@ def test_expired_message_is_never_delivered(world: World) -> None:
     queue = world.queue(dead_letter=str(dead.name), ttl=600)
     (seq,) = world.publish(queue, "a", ttl_ms=150, headers=b"x:1\n")
     world.publish(queue, "b")
-    world.until(lambda: expired(world, dead))
+    world.wait_until(lambda: expired(world, dead))
     assert world.bodies(queue, 1) == ["b"]
     (letter,) = take_headers(world, dead)
     assert (letter["body"], letter["x"]) == ("a", "1")
@@ -227,7 +227,9 @@ def test_deletion_of_an_unfetched_message_reaches_all_gateways(model: ModelWorld
     late = model.gateway().get(queue.name)
     (lease,) = model.answer(lambda done: same.lease(1, 60_000, done))[0]
     assert lease.delivery.message.seq == second
-    model.until(lambda: not known(queue).deleted and not known(late).deleted)  # what is dropped need not be remembered
+    model.wait_until(
+        lambda: not known(queue).deleted and not known(late).deleted
+    )  # what is dropped need not be remembered
 
 
 def test_delayed_message_is_not_found(cluster: ModelWorld | NodeWorld) -> None:

@@ -31,7 +31,7 @@ def reported(world: World, queue: Queue, *bodies: str, atomic: bool = False) -> 
     answers: list[tuple[CurbstoneError | None, int]] = []
     messages = [Message(body.encode()) for body in bodies]
     queue.publish(messages, lambda error, _first, count: answers.append((error, count)), atomic=atomic)
-    world.until(lambda: sum(count for _error, count in answers) == len(bodies))
+    world.wait_until(lambda: sum(count for _error, count in answers) == len(bodies))
     return answers
 
 

@@ -35,7 +35,7 @@ def test_pop_of_an_empty_queue_returns_nothing_or_waits(queue: Queue, world: Wor
     got: list[object] = []
     queue.pop(got.append, wait_ms=PATIENCE_MS // 2)
     world.publish(queue, "late")
-    world.until(lambda: got)
+    world.wait_until(lambda: got)
     assert got[0].message.body == b"late"  # type: ignore[attr-defined]
     assert world.pop(queue) is None
 
@@ -63,7 +63,7 @@ def test_window_limits_deliveries_until_acked(queue: Queue, world: World) -> Non
         peer.consumer.ack(peer.seqs("a"))
     peer.consumer.close()
     again = world.peer(queue)
-    world.until(lambda: len(again.deliveries) == 3)
+    world.wait_until(lambda: len(again.deliveries) == 3)
     assert sorted(again.bodies) == ["c", "d", "e"]
     assert [each.tries for each in again.deliveries if each.message.body in (b"c", b"d")] == [1, 1]
 
@@ -86,7 +86,7 @@ def test_a_delay_is_never_shortened(queue: Queue, world: World) -> None:
     began_ms = world.now_ms()
     world.publish(queue, "later", delay_ms=300)
     world.publish(queue, "now")
-    world.until(lambda: len(peer.deliveries) == 2)
+    world.wait_until(lambda: len(peer.deliveries) == 2)
     assert peer.bodies == ["now", "later"]
     assert world.now_ms() - began_ms >= 300
     assert peer.deliveries[1].tries == 0
@@ -148,7 +148,7 @@ def test_waiting_call_is_a_consumer_without_messages(queue: Queue, world: World)
     queue.lease(3, 30_000, answers.append, wait_ms=30_000, who=bob)
     assert queue.holders() == [Holder("consumer", "", 3, 0, "ready", 0, 0, bob)]
     (seq,) = world.publish(queue, "a")
-    world.until(lambda: answers)
+    world.wait_until(lambda: answers)
     assert [(each.kind, each.who) for each in queue.holders()] == [("leases", bob)]
     pop = queue.pop(answers.append, wait_ms=30_000)
     assert [(each.kind, each.window, each.who) for each in queue.holders()] == [
@@ -183,7 +183,7 @@ def test_consumer_states_are_reported(queue: Queue, world: World) -> None:
 def test_two_consumers_share_a_queue(queue: Queue, world: World) -> None:
     peers = [world.peer(queue, window=5) for _ in range(2)]
     world.publish(queue, *map(str, range(10)))
-    world.until(lambda: sum(len(peer.deliveries) for peer in peers) == 10)
+    world.wait_until(lambda: sum(len(peer.deliveries) for peer in peers) == 10)
     assert all(len(peer.deliveries) == 5 for peer in peers)
 
 
@@ -200,7 +200,7 @@ def test_watcher_is_notified_of_changes(queue: Queue, world: World) -> None:
     heard: list[int] = []
     unwatch = queue.watch(lambda: heard.append(queue.counts().rdy))
     world.publish(queue, "a", "b")
-    world.until(lambda: heard and heard[-1] == 2)
+    world.wait_until(lambda: heard and heard[-1] == 2)
     unwatch()
 
 
@@ -209,7 +209,7 @@ def test_too_large_message_is_refused_alone(world: World) -> None:
     reported: list[tuple[object, int]] = []
     messages = [Message(b"small"), Message(b"x" * 11), Message(b"small")]
     queue.publish(messages, lambda error, _first, count: reported.append((type(error), count)))
-    world.until(lambda: sum(count for _, count in reported) == 3)
+    world.wait_until(lambda: sum(count for _, count in reported) == 3)
     assert reported == [(type(None), 1), (MessageTooLarge, 1), (type(None), 1)]
     assert world.bodies(queue) == ["small", "small"]
 
@@ -228,7 +228,7 @@ def test_full_queue_refuses_until_there_is_room(world: World) -> None:
         if error is None:
             answered = stored
             queue.publish([Message(b"x" * 8 * KIB)], done)
-            world.until(lambda answered=answered: error or stored > answered)  # type: ignore[misc]
+            world.wait_until(lambda answered=answered: error or stored > answered)  # type: ignore[misc]
     assert isinstance(error, QueueFull) and stored >= 3
     for _ in range(stored):
         assert world.pop(queue) is not None
@@ -240,13 +240,13 @@ def test_deleted_queue_ends_consumers_and_is_recreated_empty(queue: Queue, world
     peer.consumer.pause()
     world.publish(queue, "a")
     assert world.answer(lambda done: world.broker.delete(queue.name, done)) == (True,)
-    world.until(lambda: peer.errors)
+    world.wait_until(lambda: peer.errors)
     assert isinstance(peer.errors[0], NoSuchQueue)
     with pytest.raises(NoSuchQueue):
         world.broker.get(queue.name)
     reported: list[object] = []
     queue.publish([Message(b"b")], lambda error, _first, _count: reported.append(error))
-    world.until(lambda: reported)
+    world.wait_until(lambda: reported)
     assert isinstance(reported[0], NoSuchQueue)
     assert world.answer(lambda done: world.broker.delete(queue.name, done)) == (False,)
     again = world.broker.ensure(queue.name)

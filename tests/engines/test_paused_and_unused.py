@@ -24,7 +24,7 @@ def test_paused_queue_delivers_nothing_until_resumed(world: World) -> None:
     world.ready(queue, 3)
     assert not peer.deliveries and not waiting and queue.counts().consumers == 1
     pause(world, queue, on=False)
-    world.until(lambda: waiting and len(peer.deliveries) == 2)
+    world.wait_until(lambda: waiting and len(peer.deliveries) == 2)
     assert sorted([waiting[0].message.body.decode(), *peer.bodies]) == ["a", "b", "c"]
 
 
@@ -38,7 +38,7 @@ def test_deliveries_before_a_pause_can_be_settled(queue: Queue, world: World) ->
     world.ready(queue, 2)
     peer.expect("a", "b")
     pause(world, queue, on=False)
-    world.until(lambda: len(peer.deliveries) == 4)
+    world.wait_until(lambda: len(peer.deliveries) == 4)
     assert sorted(peer.bodies[2:]) == ["b", "c"]
 
 
@@ -51,7 +51,7 @@ def test_waiting_call_keeps_waiting_while_paused(queue: Queue, world: World) -> 
     world.ready(queue, 1)
     assert not got
     pause(world, queue, on=False)
-    world.until(lambda: got)
+    world.wait_until(lambda: got)
     assert [each.delivery.message.body for each in got[0]] == [b"a"]
 
 
@@ -65,7 +65,7 @@ def test_a_pause_reaches_the_consumers_of_all_gateways(cluster: ModelWorld | Nod
     cluster.publish(queue, "a", "b")
     peer.expect("a")
     pause(cluster, queue)
-    cluster.until(lambda: same.options.paused)
+    cluster.wait_until(lambda: same.options.paused)
     peer.settle("ack", "a")
     cluster.ready(queue, 1)
     peer.expect("a")
@@ -88,7 +88,7 @@ def test_unused_queue_is_deleted(world: World) -> None:
     (error,) = world.answer(lambda done: world.broker.declare(queue.name, {"unused": 0.5}, done))
     assert error is None, error
     peer.consumer.close()
-    world.until(lambda: not exists(world, queue))
+    world.wait_until(lambda: not exists(world, queue))
     assert exists(world, kept)
 
 

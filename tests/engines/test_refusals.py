@@ -80,7 +80,7 @@ def test_connection_loss_leaves_batches_atomic(model: ModelWorld, seed: int) -> 
             model.model.lose(random.choice(["", "publishing", "consuming", "control"]))
     model.model.loses_confirms = False
     model.model.lose("")
-    model.until(lambda: all(answers.values()))
+    model.wait_until(lambda: all(answers.values()))
     model.pass_time(10_000)
     there = Counter(model.bodies(queue, wait_ms=100))
     for body, reported in answers.items():
@@ -95,7 +95,7 @@ def test_refusal_by_one_group_does_not_store_copies_in_others(model: ModelWorld)
     model.publish(queue, FILLING)
     answers: list[CurbstoneError | None] = []
     queue.publish([Message(BODY.encode())], lambda error, _first, _count: answers.append(error))
-    model.until(lambda: answers)
+    model.wait_until(lambda: answers)
     assert isinstance(answers[0], QueueFull)
     model.pass_time(5000)
     assert Counter(peer.bodies)[BODY] <= 2
@@ -121,7 +121,7 @@ def test_committed_event_is_not_duplicated_while_a_queue_is_full(model: ModelWor
     bind(model, "news", full, other)
     peer = model.peer(other, auto=True)
     answers = commit(model, "news", third)
-    model.until(lambda: answers)
+    model.wait_until(lambda: answers)
     assert answers == [(None,)]
     model.pass_time(20_000)
     assert 1 <= Counter(peer.bodies)[BODY] <= 2
@@ -137,12 +137,12 @@ def test_message_waiting_for_a_full_queue_blocks_no_other(model: ModelWorld) -> 
     full, other = model.queue(cap=CAP), model.queue()
     model.publish(full, FILLING)
     waiting = [commit(model, full, full, body=f"{number}{BODY}") for number in range(150)]
-    model.until(lambda: all(waiting))
+    model.wait_until(lambda: all(waiting))
     assert {answer for each in waiting for answer in each} == {(None,)}
     model.pass_time(3000)
     answers = commit(model, other, other, body="a")
     began_ms = model.now_ms()
-    model.until(lambda: answers)
+    model.wait_until(lambda: answers)
     assert answers == [(None,)] and model.now_ms() - began_ms < 1000
     assert model.bodies(other) == ["a", "a"]
     assert model.bodies(full) == [FILLING]
@@ -165,7 +165,7 @@ def test_committed_message_that_cannot_be_stored_is_kept_as_lost(
 
     monkeypatch.setattr(model.engine.get(queue.name).publishing, "store", refuses)
     answers = commit(model, queue, other)
-    model.until(lambda: answers)
+    model.wait_until(lambda: answers)
     assert answers == [(None,)] and model.bodies(other) == [BODY] and model.bodies(queue) == []
     lost = model.model.queues[model.engine.names.lost].ready
     assert [each.body.decode() for each in lost] == [BODY]
@@ -207,10 +207,10 @@ def test_unsendable_message_consumes_no_confirm(model: ModelWorld, monkeypatch: 
     answers: dict[str, CurbstoneError | None] = {}
     for body in ("a", "bad", "b", "c"):
         if body == "c":
-            model.until(lambda: len(answers) == 3)
+            model.wait_until(lambda: len(answers) == 3)
             model.model.refuses = 1_000_000
         queue.publish([Message(body.encode())], lambda error, _f, _c, body=body: answers.update({body: error}))  # type: ignore[misc]
-    model.until(lambda: len(answers) == 4)
+    model.wait_until(lambda: len(answers) == 4)
     assert answers["a"] is answers["b"] is None
     assert isinstance(answers["bad"], Unavailable) and isinstance(answers["c"], QueueFull)
     model.model.refuses = 0

@@ -33,7 +33,7 @@ def test_unconfirmed_messages_are_resent_in_order(model: ModelWorld) -> None:
     assert not found
     model.model.loses_confirms = False
     model.model.lose("publishing")
-    model.until(lambda: found)
+    model.wait_until(lambda: found)
     assert found == [(None, 3)]
     peer = model.peer(queue)
     peer.expect("a", "b", "c")  # stored twice, shown once: the copies are unsettled beside them
@@ -46,7 +46,7 @@ def test_refusal_during_a_leader_change_is_retried(model: ModelWorld) -> None:
     queue = model.queue()
     model.model.refuses = 5
     found = outcomes(queue, *"ab")
-    model.until(lambda: found)
+    model.wait_until(lambda: found)
     assert sum(count for _, count in found) == 2 and {error for error, _ in found} == {None}
 
 
@@ -55,7 +55,7 @@ def test_persistent_refusal_is_a_full_queue(model: ModelWorld) -> None:
     model.model.refuses = 1_000_000
     began_ms = model.now_ms()
     found = outcomes(queue, "a")
-    model.until(lambda: found)
+    model.wait_until(lambda: found)
     assert isinstance(found[0][0], QueueFull) and 1000 <= model.now_ms() - began_ms < 2000
 
 
@@ -65,7 +65,7 @@ def test_missing_confirm_is_an_unknown_outcome(model: ModelWorld) -> None:
     found = outcomes(queue, "a")
     model.pass_time(29_000)
     assert not found
-    model.until(lambda: found)
+    model.wait_until(lambda: found)
     assert isinstance(found[0][0], Unavailable) and "not known whether" in str(found[0][0])
 
 
@@ -80,9 +80,9 @@ def test_unreachable_broker_is_reported_and_retried(model: ModelWorld) -> None:
     model.pass_time(5000)
     assert not found
     model.model.is_down = False
-    model.until(lambda: found)
+    model.wait_until(lambda: found)
     assert found == [(None, 1)]
-    model.until(lambda: model.broker.health().ok)
+    model.wait_until(lambda: model.broker.health().ok)
 
 
 def test_blocked_broker_reports_its_reason(model: ModelWorld) -> None:
@@ -99,7 +99,7 @@ def test_connection_loss_ends_consumers_and_redelivers_messages(model: ModelWorl
     peer.expect("a")
     (lease,) = model.answer(lambda done: model.queue().lease(1, 1000, done))
     model.model.lose("consuming")
-    model.until(lambda: peer.errors)
+    model.wait_until(lambda: peer.errors)
     assert isinstance(peer.errors[0], Unavailable) and lease == []
     again: list[Peer] = []
 
@@ -141,10 +141,10 @@ def test_tries_are_kept_across_a_delay(model: ModelWorld) -> None:
     model.publish(queue, "a")
     peer = model.peer(queue)
     for tries, delay_ms in enumerate((0, 100, 0, 700)):
-        model.until(lambda tries=tries: len(peer.deliveries) > tries)  # type: ignore[misc]
+        model.wait_until(lambda tries=tries: len(peer.deliveries) > tries)  # type: ignore[misc]
         assert peer.deliveries[-1].tries == tries
         peer.settle("nack", "a", delay_ms=delay_ms)
-    model.until(lambda: len(peer.deliveries) == 5)
+    model.wait_until(lambda: len(peer.deliveries) == 5)
     assert peer.deliveries[-1].tries == 4
 
 
@@ -153,7 +153,7 @@ def test_queue_deleted_in_rabbitmq_is_recreated(model: ModelWorld) -> None:
     model.publish(queue, "a")
     del model.model.queues[model.engine.names.queue(queue.name)]
     found = outcomes(queue, "b")
-    model.until(lambda: found)
+    model.wait_until(lambda: found)
     assert found == [(None, 1)] and model.bodies(queue) == ["b"]
 
 
@@ -176,7 +176,7 @@ def test_slow_subscriber_is_closed_without_affecting_others(model: ModelWorld) -
         messages = [Message(b"x" * 20_000)]
         answer = model.answer(lambda done, messages=messages: model.broker.publish_event("e", messages, done))  # type: ignore[misc]
         assert answer[0] is None
-    model.until(lambda: peer.errors)
+    model.wait_until(lambda: peer.errors)
     assert isinstance(peer.errors[0], QueueFull)
     assert name not in [each.name for each in model.broker.private_queues()]
 
@@ -231,7 +231,7 @@ def test_concurrent_creations_give_one_queue(model: ModelWorld) -> None:
     name = model.fresh()
     mine, theirs = model.engine.ensure(name), second.ensure(name)
     found = [*outcomes(mine, "a"), *outcomes(theirs, "b")]
-    model.until(lambda: mine.declaration.is_open and theirs.declaration.is_open)
+    model.wait_until(lambda: mine.declaration.is_open and theirs.declaration.is_open)
     model.pass_time(50)
     assert mine.uid == theirs.uid and not found
     assert sorted(model.bodies(mine)) == ["a", "b"]
@@ -247,7 +247,7 @@ def test_creation_and_deletion_reach_other_gateways(model: ModelWorld) -> None:
     model.publish(queue, "a")
     peer.expect("a")
     model.answer(lambda done: model.broker.delete(queue.name, done))
-    model.until(lambda: peer.errors)
+    model.wait_until(lambda: peer.errors)
     assert isinstance(peer.errors[0], NoSuchQueue)
 
 
@@ -304,7 +304,7 @@ def test_leases_of_a_dead_gateway_are_stale_and_their_messages_requeued(model: M
     ((lease,),) = model.answer(lambda done: same.lease(1, 60_000, done))
     ended: list[Any] = []
     second.shutdown(lambda: ended.append(True))
-    model.until(lambda: ended)
+    model.wait_until(lambda: ended)
     model.engines.remove(second)
     model.pass_time(100)
     settled = model.answer(lambda done: queue.settle_leases([lease.token], Outcome.ACK, done))
@@ -326,7 +326,7 @@ def test_gateway_catches_up_after_losing_the_registry(model: ModelWorld) -> None
     second = other(model)
     model.model.lose("control")
     queue = model.queue()
-    model.until(lambda: any(each.name == queue.name for each in second.queues()))
+    model.wait_until(lambda: any(each.name == queue.name for each in second.queues()))
     assert second.get(queue.name).uid == queue.uid
 
 
@@ -343,7 +343,7 @@ def test_half_made_binding_is_completed_by_a_retry(model: ModelWorld) -> None:
     halfway(model, second, queue)
     answers: list[Any] = []
     second.bind("e", queue.name, answers.append)
-    model.until(lambda: model.broker.bindings(queue.name).keys() == {"e"})
+    model.wait_until(lambda: model.broker.bindings(queue.name).keys() == {"e"})
     assert model.answer(lambda done: model.broker.bind("e", queue.name, done)) == (None,) and not answers
     answer = model.answer(lambda done: model.broker.publish_event("e", [Message(b"x")], done))
     assert answer[0] is None and model.bodies(queue) == ["x"]
@@ -356,7 +356,7 @@ def test_half_made_group_receives_messages_of_others(model: ModelWorld) -> None:
     model.answer(second.catch_up)
     halfway(model, second, queue)
     second.declare(queue.name, {"groups": ["g"]}, lambda _error: None)
-    model.until(lambda: queue.options.groups == ("g",))
+    model.wait_until(lambda: queue.options.groups == ("g",))
     model.publish(queue, "b")
     assert model.bodies(queue, group="g") == ["b"] and model.bodies(queue) == ["a", "b"]
 

@@ -139,7 +139,7 @@ def test_queue_deleted_after_the_commit_drops_its_message(model: ModelWorld) -> 
     model.pass_time(1000)
     (deleted,) = model.answer(lambda done: model.broker.delete(full.name, done))
     assert deleted is True
-    model.until(lambda: answers)
+    model.wait_until(lambda: answers)
     assert answers == [None] and model.bodies(other) == ["a"]
     model.ready(other, 0)
 
@@ -162,7 +162,7 @@ def test_connection_loss_leaves_transactions_atomic(model: ModelWorld, seed: int
             model.model.lose(random.choice(["", "publishing", "consuming", "control"]))
     model.model.loses_confirms = False
     model.model.lose("")
-    model.until(lambda: all(outcomes.values()))
+    model.wait_until(lambda: all(outcomes.values()))
     model.pass_time(10_000)
     there = [set(model.bodies(queue, wait_ms=100)) for queue in queues]
     assert there[0] == there[1] == there[2], "half of a transaction"
@@ -216,7 +216,7 @@ def test_gateway_death_leaves_transactions_atomic(model: ModelWorld, seed: int) 
     doomed = Engine(model.host, connector, defaults=DEFAULTS, first_number=9)
     ready: list[bool] = []
     doomed.start(lambda: ready.append(True))
-    model.until(lambda: ready)
+    model.wait_until(lambda: ready)
     queues = [model.queue() for _ in range(4)]
     (error,) = model.answer(doomed.catch_up)
     assert error is None

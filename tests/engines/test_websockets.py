@@ -49,7 +49,7 @@ class Socket:
             self._received += self._wire.take_json()
             return len(self._received) >= count
 
-        self._cluster.until(arrived)
+        self._cluster.wait_until(arrived)
         found, self._received = self._received[:count], self._received[count:]
         return found
 
@@ -69,7 +69,7 @@ def when_made(cluster: ModelWorld | NodeWorld, maker: Broker, name: QueueName, c
     maker.declare(name, {}, done)
     if isinstance(cluster, ModelWorld):
         call()
-    cluster.until(lambda: reported)
+    cluster.wait_until(lambda: reported)
     assert reported == [None]
 
 
@@ -130,7 +130,7 @@ def test_socket_reports_a_failed_queue_lookup(cluster: ModelWorld | NodeWorld, m
     request = SocketRequest(path, b"", Fields(headers), None, CALLER, authenticator.anonymous)
     outcomes: list[AuthorizedBroker | Problem | CurbstoneError] = []
     routes.admit(request, outcomes.append)
-    cluster.until(lambda: outcomes)
+    cluster.wait_until(lambda: outcomes)
     assert isinstance(outcomes[0], Unavailable)
 
 
@@ -158,9 +158,9 @@ def test_socket_opens_a_queue_just_created_at_another_gateway(cluster: ModelWorl
         routes.admit(request, admitted)
 
     when_made(cluster, cluster.broker, name, lambda: ask(name.queue))
-    cluster.until(lambda: outcomes)
+    cluster.wait_until(lambda: outcomes)
     ask(cluster.fresh().queue)
-    cluster.until(lambda: len(outcomes) == 2)
+    cluster.wait_until(lambda: len(outcomes) == 2)
     session, refusal = outcomes
     assert not isinstance(session, CurbstoneError) and session.subprotocol == protocol
     assert isinstance(refusal, NoSuchQueue)

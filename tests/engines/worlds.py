@@ -53,7 +53,7 @@ class Peer:
 
     def expect(self, *bodies: str) -> None:
         """Wait until these have come, and nothing else."""
-        self._world.until(lambda: len(self.deliveries) >= len(bodies))
+        self._world.wait_until(lambda: len(self.deliveries) >= len(bodies))
         assert self.bodies == list(bodies)
 
     def seqs(self, *bodies: str) -> list[int]:
@@ -74,7 +74,7 @@ class World(Protocol):
     broker: Broker
     name: str
 
-    def until(self, condition: Callable[[], object]) -> None:
+    def wait_until(self, condition: Callable[[], object]) -> None:
         """Let things happen until this is so; fail where it takes too long."""
 
     def now_ms(self) -> int:
@@ -87,7 +87,7 @@ class World(Protocol):
         """Return what the one callback gets."""
         answers: list[tuple[Any, ...]] = []
         call(lambda *given: answers.append(given))
-        self.until(lambda: answers)
+        self.wait_until(lambda: answers)
         return answers[0]
 
     def fresh(self) -> QueueName:
@@ -113,7 +113,7 @@ class World(Protocol):
             seqs.extend(range(first, first + count))
 
         queue.publish(messages, done)
-        self.until(lambda: not left)
+        self.wait_until(lambda: not left)
         return seqs
 
     def pop(self, queue: Queue, **more: Any) -> Delivery | None:
@@ -147,14 +147,14 @@ class World(Protocol):
 
     def pause(self) -> None:
         end_ms = self.now_ms() + 20
-        self.until(lambda: self.now_ms() >= end_ms)
+        self.wait_until(lambda: self.now_ms() >= end_ms)
 
     def peer(self, queue: Queue, **options: Any) -> Peer:
         """Return a consumer that takes part."""
         peer = Peer(self, queue, **options)
         opened: list[bool] = []
         peer.consumer.when_open(lambda: opened.append(True))
-        self.until(lambda: opened)
+        self.wait_until(lambda: opened)
         return peer
 
 
@@ -168,7 +168,7 @@ class LocalWorld(World):
         self.lab.broker.shared.schemas = JsonSchemas()
         self.broker: Broker = self.lab.broker
 
-    def until(self, condition: Callable[[], object]) -> None:
+    def wait_until(self, condition: Callable[[], object]) -> None:
         self.lab.settle()
         for _ in range(PATIENCE_MS // 10):
             if condition():
@@ -214,7 +214,7 @@ class ModelWorld(World):
         self.engines.append(engine)
         ready: list[bool] = []
         engine.start(lambda: ready.append(True))
-        self.until(lambda: ready)
+        self.wait_until(lambda: ready)
         return engine
 
     def pass_time(self, ms: int) -> None:
@@ -227,7 +227,7 @@ class ModelWorld(World):
         self.host.pass_time(end_ms - self.host.now_ms())
         self.host.settle()
 
-    def until(self, condition: Callable[[], object]) -> None:
+    def wait_until(self, condition: Callable[[], object]) -> None:
         self.host.settle()
         for _ in range(PATIENCE_MS // 5):
             if condition():
@@ -242,7 +242,7 @@ class ModelWorld(World):
         for engine in self.engines:
             ended: list[bool] = []
             engine.shutdown(lambda ended=ended: ended.append(True))  # type: ignore[misc]
-            self.until(lambda ended=ended: ended)  # type: ignore[misc]
+            self.wait_until(lambda ended=ended: ended)  # type: ignore[misc]
 
 
 class NodeWorld(World):
@@ -266,10 +266,10 @@ class NodeWorld(World):
         self.engines.append(engine)
         ready: list[bool] = []
         engine.start(lambda: ready.append(True))
-        self.until(lambda: ready)
+        self.wait_until(lambda: ready)
         return engine
 
-    def until(self, condition: Callable[[], object]) -> None:
+    def wait_until(self, condition: Callable[[], object]) -> None:
         async def wait() -> None:
             async with asyncio.timeout(PATIENCE_MS / 1000):
                 while not condition_met():
@@ -288,8 +288,10 @@ class NodeWorld(World):
         for engine in self.engines:
             ended: list[bool] = []
             engine.shutdown(lambda ended=ended: ended.append(True))  # type: ignore[misc]
-            self.until(lambda ended=ended: ended)  # type: ignore[misc]
-        self.until(lambda: not any(engine.engine.nodes for engine in self.engines))  # their sockets are closed, too
+            self.wait_until(lambda ended=ended: ended)  # type: ignore[misc]
+        self.wait_until(
+            lambda: not any(engine.engine.nodes for engine in self.engines)
+        )  # their sockets are closed, too
         self._loop.run_until_complete(asyncio.sleep(0.05))
         self.host.close()
         self._loop.close()

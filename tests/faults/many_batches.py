@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.faults.worst import World
@@ -30,4 +30,4 @@ def batches(world: World, queue: str) -> None:
     world.call("GET", f"{queue}/explain", 200)
     world.call("DELETE", f"{queue}/batches/1", 204)
     world.call("POST", f"{queue}/purge", 200)
-    until(lambda: world.call("GET", queue, 200).json()["batches"] == AT_ONCE - 2, "the report of the first batch")
+    wait_until(lambda: world.call("GET", queue, 200).json()["batches"] == AT_ONCE - 2, "the report of the first batch")

@@ -19,7 +19,7 @@ from tests.faults.witness import memory_bytes
 from tests.kit.authority import Authority
 from tests.kit.guarded_server import GuardedServer, RawConnection, guarded_server
 from tests.kit.server import ServerProcess
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 
@@ -87,7 +87,7 @@ def test_unread_responses_are_bounded_and_other_users_continue(it: GuardedServer
     before = memory_bytes(it.server)
     with ExitStack() as stack:
         peers = open_unread_pages(it, stack)
-        until(lambda: figures(it)["bytes"] > SHARE // 2, "nothing is held")
+        wait_until(lambda: figures(it)["bytes"] > SHARE // 2, "nothing is held")
         refused = head(it, "eve", f"GET {Q}")
         late = stack.enter_context(RawConnection(it.server.http))
         late.socket.sendall(refused)
@@ -100,11 +100,11 @@ def test_unread_responses_are_bounded_and_other_users_continue(it: GuardedServer
         said = [peer.recv(100) for peer in peers[-2:]]  # within ten seconds
         assert all(each.startswith(b"HTTP/1.1 503") for each in said), said
         assert memory_bytes(it.server) - before < GROWTH_BYTES_MAX
-    until(lambda: not figures(it)["bytes"], "closed connections count")
+    wait_until(lambda: not figures(it)["bytes"], "closed connections count")
     assert it.call("eve", "GET", f"{Q}/browse?limit=1").status_code == 200
     # The allocator keeps freed memory for the next pages, up to 64 MiB at the end of the heap
     # (`curbstone/process/malloc_tuning.py`). How much depends on the order of the frees: 14 to 34 MiB here.
-    until(lambda: memory_bytes(it.server) - before < 45 * MIB, "memory is not given back")
+    wait_until(lambda: memory_bytes(it.server) - before < 45 * MIB, "memory is not given back")
     assert "Traceback" not in it.server.log
 
 
@@ -124,11 +124,11 @@ def test_incomplete_bodies_are_bounded_and_refused(it: GuardedServer) -> None:
             assert memory_bytes(it.server) - before < GROWTH_BYTES_MAX
             return bool(figures(it)["connections_ended"]["input"] >= 2)
 
-        until(refused, "nobody is refused")
+        wait_until(refused, "nobody is refused")
         for _ in range(5):
             entry = {"message": "x" * 500_000}
             assert it.call("ann", "POST", f"{Q}/messages/batch", content=json.dumps([entry])).status_code == 201
-    until(lambda: not figures(it)["bytes"], "closed connections count")
+    wait_until(lambda: not figures(it)["bytes"], "closed connections count")
 
 
 def unfinished(it: GuardedServer, protocol: str) -> tuple[tuple[str, int], list[bytes]]:
@@ -175,11 +175,11 @@ def test_incomplete_messages_are_bounded_across_protocols(it: GuardedServer, pro
                     del left[peer]
             return any(reported in each for each in said.values())
 
-        until(refused, "no client is notified")
+        wait_until(refused, "no client is notified")
         assert figures(it)["bytes"] < 2 * SHARE
         assert memory_bytes(it.server) - before < GROWTH_BYTES_MAX
         assert it.call("ann", "POST", f"{Q}/messages", content=b"a" * 500_000).status_code == 201
-    until(lambda: not figures(it)["bytes"], "closed connections count")
+    wait_until(lambda: not figures(it)["bytes"], "closed connections count")
 
 
 def test_concurrent_requests_of_one_user_are_all_answered(it: GuardedServer) -> None:
@@ -214,7 +214,7 @@ def test_open_transactions_count_as_unfinished(it: GuardedServer) -> None:
             send_on(left)
             return bool(figures(it)["connections_ended"]["input"] >= 1)
 
-        until(refused, "nobody is refused")
+        wait_until(refused, "nobody is refused")
         assert figures(it)["bytes"] < 2 * SHARE
         assert it.stomp("ann", "SEND\ndestination:/queue/shop/q\nreceipt:r\n\nx")[1:] == ["RECEIPT", "RECEIPT"]
 
@@ -236,7 +236,7 @@ def test_user_that_does_not_read_gets_no_deliveries(it: GuardedServer) -> None:
             more = head(it, "eve", f"GET {Q}/messages?limit=3")
             for _ in range(20):
                 pages.enter_context(narrow(it.server.http)).sendall(more)
-            until(lambda: figures(it)["users_held"] == 1, "eve is not held")
+            wait_until(lambda: figures(it)["users_held"] == 1, "eve is not held")
             ann = consumer("ann")
             for number in range(4):
                 body = f"for ann {number}".encode()

@@ -11,7 +11,7 @@ from tests.crash.stomp_peer import HungUp, StompPeer, encode
 from tests.faults.witness import QUEUE, Witness, call
 from tests.kit.commands import curbstone
 from tests.kit.server import ServerProcess
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 
 COPIES = 4
 
@@ -85,7 +85,7 @@ def test_copy_without_redo_files_is_complete_after_a_second(tmp_path: Path) -> N
             contents = b"".join(path.read_bytes() for path in server.data_dir.rglob("*.seg"))
             return all(f"second {name}".encode() in contents for name in names)
 
-        until(are_written, "the segments")
+        wait_until(are_written, "the segments")
         copy_now(server.data_dir, tmp_path / "copy" / "data")
     for path in (tmp_path / "copy" / "data").glob("redo.*"):
         path.unlink()

@@ -19,7 +19,7 @@ from curbstone.gateway.websocket import protocol
 from tests.faults.witness import call
 from tests.kit.gateway import QUEUE, Running, running
 from tests.kit.server import ServerProcess
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 FREED_S_MAX = 60
@@ -58,7 +58,7 @@ def test_heart_beats_detect_a_stopped_stomp_consumer(server: ServerProcess) -> N
             assert peer.stdout.readline() == b"holds it\n"
             assert call(server, "/v2/default/queues/q")[1]["wip"] == 1
             peer.send_signal(signal.SIGSTOP)
-            until(lambda: call(server, "/v2/default/queues/q")[1]["rdy"] == 1, "it is still held", FREED_S_MAX)
+            wait_until(lambda: call(server, "/v2/default/queues/q")[1]["rdy"] == 1, "it is still held", FREED_S_MAX)
             assert call(server, "/v2/default/queues/q")[1]["consumers"] == 0
         finally:
             peer.kill()

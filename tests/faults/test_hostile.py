@@ -21,7 +21,7 @@ from tests.faults.stopwatch import Stopwatch
 from tests.faults.witness import Login, Witness, bearer, call, memory_bytes
 from tests.kit.guarded_server import guarded_server
 from tests.kit.server import ServerProcess
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="figures are read from /proc")
 
@@ -125,8 +125,8 @@ def attacked(server: ServerProcess, duration_s: float, figures: bool, login: Log
             thread.join()
         assert not polite.problems
         assert all(rounds.values()), f"not every attack was made: {rounds}"
-        until(lambda: open_files(server) <= files + FILES_MORE_MAX, "connections of the attackers are left")
-        until(lambda: memory_bytes(server) - memory < GROWTH_BYTES_MAX, "the memory is not given back")
+        wait_until(lambda: open_files(server) <= files + FILES_MORE_MAX, "connections of the attackers are left")
+        wait_until(lambda: memory_bytes(server) - memory < GROWTH_BYTES_MAX, "the memory is not given back")
         assert threads_of(server) <= threads + 8, "the disk's threads, and none for attackers"
         if figures:
             print(f"STOMP: {times.figures()}")

@@ -17,7 +17,7 @@ from tests.crash.killable import HANG_S
 from tests.crash.stomp_peer import StompPeer, encode
 from tests.faults.witness import Witness, call, cpu_s, memory_bytes
 from tests.kit.server import NotReady, ServerProcess
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="figures are read from /proc")
 
@@ -94,8 +94,8 @@ def test_a_full_disk_refuses_publishes_and_settling_continues(small_disk: Path) 
                         assert post(server, refused) == 507
         assert [body.strip() for body in found] == sent
         filler.unlink()
-        until(lambda: post(server, refused) == 201, "it does not recover")
-        until(lambda: call(server, "/readyz")[0] == 200, "it does not say so")
+        wait_until(lambda: post(server, refused) == 201, "it does not recover")
+        wait_until(lambda: call(server, "/readyz")[0] == 200, "it does not say so")
         server.kill()
         server.restart()
         assert call(server, "/healthz")[1]["reasons"] == []
@@ -119,7 +119,7 @@ def test_a_file_size_limit_is_a_full_disk_too(tmp_path: Path) -> None:
             assert witness.publish(peer, 500, 1000) < 500
         unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, unlimited)
-        until(lambda: wait_until_accepted(witness), "it does not recover")
+        wait_until(lambda: wait_until_accepted(witness), "it does not recover")
         server.kill()
         server.restart()
         witness.drain(2)
@@ -160,7 +160,7 @@ def test_connection_storm_does_not_affect_connected_clients(tmp_path: Path) -> N
                     assert witness.publish(peer, 50, 1000) == 50
                     assert segments(server) - before, "it does not turn to a new segment"
                     assert cpu_s(server) - spent < 10, "it spins"
-        until(lambda: accepts_new_clients(server), "no new connections")
+        wait_until(lambda: accepts_new_clients(server), "no new connections")
         assert "connections: " in server.log and "Errno 24" not in server.log
         assert call(server, "/readyz")[0] == 200
         server.kill()
@@ -198,7 +198,7 @@ def test_lowered_limit_does_not_affect_connected_clients(tmp_path: Path) -> None
             storm(server, stack, NOFILE)
             assert witness.publish(peer, 50, 1000) == 50
             assert segments(server) - before
-        until(lambda: accepts_new_clients(server), "no new connections")
+        wait_until(lambda: accepts_new_clients(server), "no new connections")
         server.kill()
         server.restart()
         witness.drain(2)
@@ -277,5 +277,5 @@ def test_thousands_of_connections_cost_little_and_are_released(tmp_path: Path) -
                     grown = memory_bytes(server) - before
                     print(f"round {round_number}: {CONNECTIONS} connections, {grown // CONNECTIONS} bytes each")
                     assert grown < CONNECTIONS * IDLE_CONNECTION_BYTES_MAX
-            until(lambda: len(list(Path(f"/proc/{server.process.pid}/fd").iterdir())) < 60, "connections stay")
+            wait_until(lambda: len(list(Path(f"/proc/{server.process.pid}/fd").iterdir())) < 60, "connections stay")
         witness.drain()

@@ -14,7 +14,7 @@ import pytest
 from tests.crash.stomp_peer import encode
 from tests.faults.witness import Witness, call, memory_bytes
 from tests.kit.server import ServerProcess
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 
@@ -75,7 +75,7 @@ def test_consumers_that_never_read_are_bounded_and_others_are_served(served: Ser
         for number in range(STUCK):
             call(served, f"/v2/default/queues/stuck{number}", "PUT")
             stack.enter_context(subscribe(served, protocol, f"stuck{number}"))
-        until(lambda: call(served, f"/v2/default/queues/stuck{STUCK - 1}")[1]["consumers"] == 1, "no consumer")
+        wait_until(lambda: call(served, f"/v2/default/queues/stuck{STUCK - 1}")[1]["consumers"] == 1, "no consumer")
         before = memory_bytes(served)
         batch = json.dumps(
             [{"message": base64.b64encode(body).decode(), "encoding": "base64"}] * (MESSAGES // 4)
@@ -130,5 +130,5 @@ def test_trickling_request_is_ended(served: ServerProcess, port: str, start: byt
                     peers.remove(peer)
             return not peers
 
-        until(all_ended, f"{len(peers)} of 20 are still served", 100)
+        wait_until(all_ended, f"{len(peers)} of 20 are still served", 100)
     witness.drain()

@@ -15,7 +15,7 @@ from tests.crash.stomp_peer import encode
 from tests.faults.witness import Witness, call
 from tests.kit.clock import Clock
 from tests.kit.server import ServerProcess
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 
 BEAT_MS = 4500
 """Who is silent for 10 s is taken for dead: the test may stand still for so long before the stop and behind it."""
@@ -42,7 +42,7 @@ def test_process_stopped_and_continued_loses_nothing(tmp_path: Path) -> None:
                     peer.sendall(b"\n")
                 return time.monotonic() > end_s
 
-            until(beat_for_a_while, "never")
+            wait_until(beat_for_a_while, "never")
             os.kill(server.process.pid, signal.SIGCONT)
             for number, peer in enumerate(peers):  # at once: nobody beats while the answers are waited for
                 peer.sendall(encode("SEND", {"destination": "/queue/a", "receipt": str(number)}, b"x"))
@@ -78,7 +78,7 @@ def test_clock_jump_loses_nothing_and_expires_nothing_early(tmp_path: Path, cloc
             clock.set(jump)
             assert witness.publish(peer) == 10
             # By the monotonic clock: the delayed one becomes ready and the lease ends in time, the ttl has not run out.
-            until(lambda: call(server, "/v2/default/queues/timed")[1]["rdy"] == 2, "times went wrong")
+            wait_until(lambda: call(server, "/v2/default/queues/timed")[1]["rdy"] == 2, "times went wrong")
         server.kill()
         server.restart()
         with witness.connect() as peer:
@@ -102,4 +102,4 @@ def test_messages_due_while_the_server_was_down_are_delivered_after_the_start(tm
         server.kill()
         clock.set("+3600")
         server.restart()
-        until(lambda: call(server, "/v2/default/queues/timed")[1]["rdy"] == 5, "they stay delayed")
+        wait_until(lambda: call(server, "/v2/default/queues/timed")[1]["rdy"] == 5, "they stay delayed")

@@ -19,7 +19,7 @@ from tests.faults.worst_order import KEYS_AND_PRIORITIES
 from tests.kit.contract import operations
 from tests.kit.guarded_server import guarded_server
 from tests.kit.server import ServerProcess, clean_environment
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = CASES | WIRE | KEYS_AND_PRIORITIES
@@ -49,7 +49,9 @@ class MeasuredProcess(ServerProcess):
         """Return the CPU time of the longest turn since the last call."""
         self._asked += 1
         self.process.send_signal(signal.SIGUSR2)
-        until(lambda: self._figures.exists() and int(self._figures.read_text().split()[0]) == self._asked, "the figure")
+        wait_until(
+            lambda: self._figures.exists() and int(self._figures.read_text().split()[0]) == self._asked, "the figure"
+        )
         return float(self._figures.read_text().split()[1])
 
 

@@ -19,7 +19,7 @@ from websockets.typing import Subprotocol
 from tests.faults.many_batches import AT_ONCE, batches
 from tests.faults.test_many_queues import LARGE
 from tests.kit.guarded_server import GuardedServer, RawConnection
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 
 JUNK = orjson.dumps({"queues": [1] * 249_000, "x": "y" * 7_000_000})
 """The most values that a body may have, and nearly the most bytes."""
@@ -340,7 +340,7 @@ def stomp_leaves(world: World, queue: str) -> None:
                 line.send(end.format(ack.decode()))
                 line.read_until(b"receipt-id:n")
     # A lease of another case may end meanwhile.
-    until(lambda: world.call("GET", world.large, 200).json()["rdy"] >= held, "not all is given back")
+    wait_until(lambda: world.call("GET", world.large, 200).json()["rdy"] >= held, "not all is given back")
     for state in ("wip", "delayed"):
         world.call("GET", f"{world.large}/messages", 200, params={"state": state, "limit": 1000})
 

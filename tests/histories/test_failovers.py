@@ -22,9 +22,9 @@ from tests.kit.commands import curbstone
 from tests.kit.rabbitmq import free_port
 from tests.kit.results import record
 from tests.kit.server import ServerProcess, call, clean_environment
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 from tests.standby.kubernetes_api import KubernetesApi
-from tests.standby.load import in_sync
+from tests.standby.load import wait_in_sync
 from tests.standby.second import StandbyProcess
 
 OPTIONS = ("--standby-backlog=1MiB",)
@@ -58,9 +58,9 @@ class Machines:
 
     def is_ready(self) -> None:
         """Wait until the standby can take over without a loss."""
-        in_sync(self.server)
+        wait_in_sync(self.server)
         self.standby.is_promotable()
-        until(lambda: (call(self.server, "GET", "/v2/standby")["lease"] or {"standbys": 1})["standbys"] == 1)
+        wait_until(lambda: (call(self.server, "GET", "/v2/standby")["lease"] or {"standbys": 1})["standbys"] == 1)
 
     def promote(self) -> None:
         """Kill the server, and promote the standby."""
@@ -154,7 +154,7 @@ def test_a_failover_that_loses_what_was_confirmed_is_refused(tmp_path: Path, jud
         machines.standby.kill()
 
         def lose() -> None:
-            until(lambda: len(clients.published) >= 20)
+            wait_until(lambda: len(clients.published) >= 20)
             machines.server.kill()
             machines.standby.restart()
             machines.standby.status("/healthz")  # then it has the directory, and not the command that promotes it

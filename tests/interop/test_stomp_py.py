@@ -42,7 +42,7 @@ class Heard(Listener):
 
     def message(self, index: int) -> Frame:
         """Wait for the message of that index and return it."""
-        self.until(lambda: len(self.messages) > index or bool(self.errors))
+        self.wait_until(lambda: len(self.messages) > index or bool(self.errors))
         assert not self.errors, self.errors[0].body
         return self.messages[index]
 
@@ -73,7 +73,7 @@ def test_messages_settling_and_transactions(server: ServerProcess, kind: Any) ->
     # It unescapes in 1.0, which has no escapes, so there a backslash is not for it.
     value = "a:b" if kind is stomp.Connection10 else "a:b\\c\nd"
     made.send("/queue/a", "hellö", headers={"k": value, "receipt": "r1"})
-    heard.until(lambda: heard.receipts == ["r1"])
+    heard.wait_until(lambda: heard.receipts == ["r1"])
     made.subscribe("/queue/a", id="1", ack="client-individual")
     message = heard.message(0)
     assert (message.body, message.headers["k"]) == ("hellö", value)
@@ -88,7 +88,7 @@ def test_messages_settling_and_transactions(server: ServerProcess, kind: Any) ->
         assert (again.headers["redelivered"], again.headers["x-tries"]) == ("true", "1")
         message, at = again, 2
     ack(kind, made, message, receipt="r2")
-    heard.until(lambda: "r2" in heard.receipts)
+    heard.wait_until(lambda: "r2" in heard.receipts)
 
     aborted = made.begin()
     made.send("/queue/a", "aborted", transaction=aborted)
@@ -101,12 +101,12 @@ def test_messages_settling_and_transactions(server: ServerProcess, kind: Any) ->
     assert before.body == "before", "nothing of a transaction comes before COMMIT"
     ack(kind, made, before, transaction=transaction)
     made.commit(transaction, headers={"receipt": "r3"})
-    heard.until(lambda: "r3" in heard.receipts)
+    heard.wait_until(lambda: "r3" in heard.receipts)
     assert [heard.message(at + n).body for n in (1, 2)] == ["t1", "t2"]
     for n in (1, 2):
         ack(kind, made, heard.messages[at + n])
     made.disconnect(receipt="bye")
-    heard.until(lambda: "bye" in heard.receipts and heard.lost == 1)
+    heard.wait_until(lambda: "bye" in heard.receipts and heard.lost == 1)
     assert not heard.errors
 
 
@@ -127,11 +127,11 @@ def test_heart_beats_keep_an_idle_connection(server: ServerProcess, kind: Any) -
     # A machine that is too busy keeps the client's thread from such short beats; then longer ones are tried.
     for beat_ms, enough in ((1000, 20), (5000, 70)):  # 4 s and 14 s, longer than the server waits for a silent client
         made, heard = connection(kind, server, beat_ms)
-        heard.until(lambda heard=heard, enough=enough: heard.beats >= enough or heard.lost)  # type: ignore[misc]
+        heard.wait_until(lambda heard=heard, enough=enough: heard.beats >= enough or heard.lost)  # type: ignore[misc]
         if not heard.lost:
             break
     made.send("/queue/a", "x", headers={"receipt": "alive"})
-    heard.until(lambda: heard.receipts == ["alive"] or heard.lost > 0)
+    heard.wait_until(lambda: heard.receipts == ["alive"] or heard.lost > 0)
     assert heard.silent == heard.lost == 0
     made.disconnect()
 
@@ -142,21 +142,21 @@ def test_confirmed_messages_survive_a_crash(server: ServerProcess, kind: Any) ->
     for n in range(COUNT):
         made.send("/queue/crash", f"m{n}", headers={"receipt": f"m{n}"})
         if n == COUNT // 2:
-            heard.until(lambda: len(heard.receipts) >= 20)
+            heard.wait_until(lambda: len(heard.receipts) >= 20)
             break
     server.restart(same_ports=True)
-    heard.until(lambda: heard.lost == 1)
+    heard.wait_until(lambda: heard.lost == 1)
     confirmed = set(heard.receipts)
     assert len(confirmed) >= 20
     made.connect("user", "secret", wait=True)
     for n in range(COUNT):
         if f"m{n}" not in confirmed:
             made.send("/queue/crash", f"m{n}", headers={"receipt": f"m{n}"})
-    heard.until(lambda: set(heard.receipts) == {f"m{n}" for n in range(COUNT)})
+    heard.wait_until(lambda: set(heard.receipts) == {f"m{n}" for n in range(COUNT)})
     made.subscribe("/queue/crash", id="1", ack="client")
-    heard.until(lambda: {message.body for message in heard.messages} == {f"m{n}" for n in range(COUNT)})
+    heard.wait_until(lambda: {message.body for message in heard.messages} == {f"m{n}" for n in range(COUNT)})
     ack(kind, made, heard.messages[-1], receipt="all")
-    heard.until(lambda: "all" in heard.receipts)
+    heard.wait_until(lambda: "all" in heard.receipts)
     made.disconnect()
     other, heard = connection(kind, server)
     other.subscribe("/queue/crash/count", id="c", ack="auto")

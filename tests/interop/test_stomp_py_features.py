@@ -23,7 +23,7 @@ def send(made: Any, heard: Heard, destination: str, body: str, **headers: str) -
     """Send, and wait until it is on disk."""
     receipt = f"r{len(heard.receipts)}"
     made.send(destination, body, headers={**headers, "receipt": receipt})
-    heard.until(lambda: receipt in heard.receipts or bool(heard.errors))
+    heard.wait_until(lambda: receipt in heard.receipts or bool(heard.errors))
     assert not heard.errors, heard.errors[0].body
 
 
@@ -31,13 +31,13 @@ def subscribe(made: Any, heard: Heard, destination: str, **headers: str) -> None
     """Subscribe, and wait until that is done."""
     receipt = f"r{len(heard.receipts)}"
     made.subscribe(destination, id="1", headers={**headers, "receipt": receipt})
-    heard.until(lambda: receipt in heard.receipts or bool(heard.errors))
+    heard.wait_until(lambda: receipt in heard.receipts or bool(heard.errors))
     assert not heard.errors, heard.errors[0].body
 
 
 def end(made: Any, heard: Heard) -> None:
     made.disconnect(receipt="bye")
-    heard.until(lambda: heard.lost == 1)
+    heard.wait_until(lambda: heard.lost == 1)
 
 
 def options(server: ServerProcess, queue: str) -> dict[str, Any]:
@@ -157,6 +157,6 @@ def test_unsupported_header_error_names_the_nearest_supported_one(
 ) -> None:
     made, heard = connected(server)
     made.subscribe("/queue/refused", id="1", headers=headers)
-    heard.until(lambda: bool(heard.errors))
+    heard.wait_until(lambda: bool(heard.errors))
     assert says in heard.errors[0].headers["message"].replace("\\c", ":") + heard.errors[0].body
-    heard.until(lambda: heard.lost == 1)
+    heard.wait_until(lambda: heard.lost == 1)

@@ -53,7 +53,7 @@ def test_stomp_py_logs_in_over_tls(it: GuardedServer, authority: Authority) -> N
     connection, heard = connected(it.secrets["worker"])
     connection.subscribe("/queue/stomp-py", id="0", ack="client-individual")
     connection.send("/queue/stomp-py", "over TLS")
-    heard.until(lambda: len(heard.messages) == 1)
+    heard.wait_until(lambda: len(heard.messages) == 1)
     assert heard.messages[0].body == "over TLS"
     connection.disconnect()
     with pytest.raises(ConnectFailedException):

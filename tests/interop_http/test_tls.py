@@ -110,7 +110,7 @@ def test_stomp_py_sends_and_receives_over_tls(server: ServerProcess, authority: 
     connection.subscribe("/queue/stomp-py", id="0", ack="client-individual")
     for number in range(20):
         connection.send("/queue/stomp-py", str(number) * 10_000)
-    heard.until(lambda: len(heard.messages) == 20)
+    heard.wait_until(lambda: len(heard.messages) == 20)
     assert [frame.body for frame in heard.messages] == [str(number) * 10_000 for number in range(20)]
     connection.disconnect()
 

@@ -50,7 +50,7 @@ async def end_engine(broker: Broker, host: AsyncioHost) -> None:
     host.close()
 
 
-async def until(condition: Callable[[], object]) -> None:
+async def wait_until(condition: Callable[[], object]) -> None:
     """Wait for something that the turns of the loop bring about."""
     async with asyncio.timeout(WAIT_S):
         while not condition():

@@ -8,7 +8,7 @@ import pytest
 
 from curbstone.core.names import QueueName
 from curbstone.mqks.limits import Limits
-from tests.kit.engine import until
+from tests.kit.engine import wait_until
 from tests.mqks.world import World, run
 
 pytestmark = pytest.mark.anyio
@@ -90,7 +90,7 @@ async def test_expensive_requests_yield_to_other_connections(world: World) -> No
     other = await world.peer()
     count = 500
     greedy.send(*[f"r{n} rebind --confirm q --{'remove' if n % 2 else 'add'} x" for n in range(count)], "p ping end")
-    await until(lambda: any(client.session._waiting for client in world.server.clients))
+    await wait_until(lambda: any(client.session._waiting for client in world.server.clients))
     assert await other.request("p ping between") == "p ok between"
     assert any(client.session._waiting for client in world.server.clients), "it was answered in between"
     lines = await greedy.lines(count + 1)

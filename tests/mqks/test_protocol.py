@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from curbstone.core.options import QueueOptions
-from tests.kit.engine import until
+from tests.kit.engine import wait_until
 from tests.mqks.world import World, run
 
 pytestmark = pytest.mark.anyio
@@ -192,7 +192,7 @@ async def test_ack_in_flight_is_confirmed_although_the_queue_is_deleted(world: W
     assert await peer.request("m publish e d") == "c ok m event=e d"
     peer.send("a ack --confirm c m", "x delete_consumer --confirm c")
     assert sorted(await peer.lines(2)) == ["a ok ", "x ok "]
-    await until(lambda: not world.has("q"))
+    await wait_until(lambda: not world.has("q"))
 
 
 async def test_queue_is_kept_for_its_time_without_a_consumer(world: World) -> None:
@@ -201,7 +201,7 @@ async def test_queue_is_kept_for_its_time_without_a_consumer(world: World) -> No
     peer.send("c consume --confirm q e --delete-queue-when-unused=0.05")
     assert sorted(await peer.lines(2)) == ["c ok ", "c ok m event=e kept"]
     await peer.confirm("x delete_consumer --confirm c")
-    await until(lambda: not world.has("q"))
+    await wait_until(lambda: not world.has("q"))
 
 
 async def test_latest_consume_sets_auto_delete(world: World) -> None:
@@ -238,7 +238,7 @@ def test_auto_delete_queue_is_deleted_after_a_restart(
             assert sorted(await peer.lines(2)) == ["c ok ", "c ok m event=e,retry=1 kept"]
             assert not world.server.registry._timers, "it is used"
             await world.leave(peer)
-        await until(lambda: not world.has("q"))
+        await wait_until(lambda: not world.has("q"))
 
     monkeypatch.setattr("curbstone.mqks.registry.RETURN_MS", 60_000 if consumer_returns else 500)
     run(tmp_path, ends_with_its_consumer, check_restored)

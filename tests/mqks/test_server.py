@@ -15,7 +15,7 @@ from curbstone.core.options import QueueOptions
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.server import MqksServer
 from curbstone.mqks.session import HTTP_ANSWER
-from tests.kit.engine import WAIT_S, until
+from tests.kit.engine import WAIT_S, wait_until
 from tests.kit.server import ServerProcess
 from tests.mqks.world import ERROR_ID, MIB, Peer, World, run
 
@@ -80,7 +80,7 @@ async def test_long_line_received_in_time_does_not_time_out(world: World) -> Non
     peer = await world.peer()
     peer.writer.write(b"m publish e " + b"x" * 100_000)
     sessions = [client.session for client in world.server.clients]
-    await until(lambda: any(session._reader.unfinished_bytes > 100_000 for session in sessions))
+    await wait_until(lambda: any(session._reader.unfinished_bytes > 100_000 for session in sessions))
     (session,) = [session for session in sessions if session.tick_ms]
     session.tick(world.host.now_ms() + 29_000)
     assert session.tick_ms
@@ -89,9 +89,9 @@ async def test_long_line_received_in_time_does_not_time_out(world: World) -> Non
     session.tick(world.host.now_ms() + 1_000_000)
     assert await peer.request("p ping between") == "p ok between"
     peer.writer.write(b"m publish e " + b"x" * 100_000)
-    await until(lambda: session._reader.unfinished_bytes > 100_000)
+    await wait_until(lambda: session._reader.unfinished_bytes > 100_000)
     peer.writer.transport.abort()
-    await until(lambda: session.lost)
+    await wait_until(lambda: session.lost)
     assert not session._reader.unfinished_bytes
 
 
@@ -102,7 +102,7 @@ def test_silent_client_is_disconnected(tmp_path: Path, sent: bytes) -> None:
     async def test(world: World) -> None:
         peer = await Peer.open(world.address)
         peer.writer.write(sent)
-        await until(lambda: len(world.server.registry.sessions) == 1)
+        await wait_until(lambda: len(world.server.registry.sessions) == 1)
         assert (await read_all(peer.reader)).startswith(b"None error ")
         await peer.close()
         talker = await world.peer("r rebind --confirm q e")
@@ -191,7 +191,7 @@ def test_consumer_that_does_not_read_blocks_no_one_and_keeps_messages_on_disk(tm
         for n in range(40):
             await writer.confirm(f"m{n} publish --confirm e {'x' * 500_000}")
         (queue,) = world.broker.queues()
-        await until(lambda: any(client.is_full for client in world.server.clients))
+        await wait_until(lambda: any(client.is_full for client in world.server.clients))
         counts = queue.counts()
         assert counts.rdy > 0, "not all of it lies in the server's memory"
         await world.leave(deaf)

@@ -16,7 +16,7 @@ from curbstone.core.options import QueueOptions
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.server import MqksServer
 from tests.kit import engine
-from tests.kit.engine import WAIT_S, until
+from tests.kit.engine import WAIT_S, wait_until
 
 ERROR_ID = re.compile(r"\d{20}[0-9A-Za-z]{4}")
 MIB = 1024 * 1024
@@ -76,7 +76,7 @@ class World(engine.World[MqksServer, Peer]):
         """Close a client, and wait until the server knows."""
         sessions = len(self.server.registry.sessions)
         await peer.close()
-        await until(lambda: len(self.server.registry.sessions) < sessions)
+        await wait_until(lambda: len(self.server.registry.sessions) < sessions)
 
     def has(self, queue: str) -> bool:
         return any(found.name == QueueName("default", queue) for found in self.broker.queues())

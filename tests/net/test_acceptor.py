@@ -20,7 +20,7 @@ from curbstone.net.connection_limits import Bounds
 from curbstone.net.peer import Networks, Peer
 from curbstone.net.proxy_protocol import SIGNATURE
 from tests.kit.authority import Authority
-from tests.kit.engine import until
+from tests.kit.engine import wait_until
 from tests.stomp.client import CONNECT
 from tests.stomp.client import Peer as Client
 from tests.stomp.serving import World, serving
@@ -65,7 +65,7 @@ class Site:
 
     async def empty(self) -> None:
         """Wait until nobody is counted any more."""
-        await until(lambda: not self.acceptor.admission.slots)
+        await wait_until(lambda: not self.acceptor.admission.slots)
 
 
 @asynccontextmanager
@@ -160,7 +160,7 @@ def test_certificate_reload_under_load_loses_no_connection(run: Callable[..., No
             files = CertificateFiles(*site.authority.signed(f"server{number}"))
             site.certificates.take(load(files))
             wanted = number + 1
-            await until(lambda: len(seen) >= wanted or load_of_clients.done())  # noqa: B023  # it is awaited here
+            await wait_until(lambda: len(seen) >= wanted or load_of_clients.done())  # noqa: B023  # it is awaited here
         is_over = True
         await load_of_clients
         assert site.acceptor.admission.refused == {}
@@ -177,7 +177,7 @@ def test_silent_or_non_tls_client_is_disconnected_and_counted_until_then(
         for proxy in (False, True):
             address = await site.listen(proxy=proxy)
             silent = await site.plain(address)
-            await until(lambda: len(site.acceptor.admission.slots) == 1)
+            await wait_until(lambda: len(site.acceptor.admission.slots) == 1)
             assert await silent.read_all() == []
             await silent.close()
             await site.empty()

@@ -90,7 +90,7 @@ def subprotocol(name: str) -> dict[str, Any]:
     return {"subprotocols": [Subprotocol(name)], "proxy": None, "compression": None}
 
 
-async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+async def wait_until(is_so: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(60):
         while not await is_so():
             await asyncio.sleep(0.01)
@@ -131,14 +131,14 @@ async def test_other_asgi_servers_serve_websockets(serve: Serve, tmp_path: Path)
                 info = (await client.get(QUEUE)).json()
                 return bool(info["rdy"] == info["wip"] == 0)
 
-            await until(is_empty)
+            await wait_until(is_empty)
             await client.post(MESSAGES, content=b"one more")
             assert orjson.loads(await consumer.recv())["message"] == "one more"
 
         async def is_back() -> bool:
             return bool((await client.get(QUEUE)).json()["rdy"] == 1)
 
-        await until(is_back)  # the consumer left without an ack
+        await wait_until(is_back)  # the consumer left without an ack
 
 
 async def test_a_websocket_is_refused_with_the_reason_or_in_a_frame(serve: Serve, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ async def test_message_is_not_lost_when_a_waiting_client_disconnects(serve: Serv
         async def waits_no_more() -> bool:
             return app.gateway is not None and not app.gateway.waiting_requests
 
-        await until(waits_no_more)
+        await wait_until(waits_no_more)
         await client.post(MESSAGES, content=b"kept")
         assert (await client.delete(MESSAGES)).content == b"kept"
 

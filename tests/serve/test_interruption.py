@@ -51,7 +51,7 @@ def counts(server: ServerProcess, queue: str) -> tuple[int, int]:
     return info["rdy"], info["wip"]
 
 
-def until(server: ServerProcess, queue: str, rdy: int, wip: int, process: subprocess.Popen[bytes]) -> None:
+def wait_until(server: ServerProcess, queue: str, rdy: int, wip: int, process: subprocess.Popen[bytes]) -> None:
     while counts(server, queue) != (rdy, wip):
         assert process.poll() is None, process.communicate()
 
@@ -117,7 +117,7 @@ def test_interrupted_move_requeues_remaining_messages(
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_waiting_move_ends_when_interrupted(server: ServerProcess, start: Start, number: int, code: int) -> None:
     process = start("move", "--from=a", "--to=b", "--follow", "--json")
-    until(server, "b", 10, 0, process)
+    wait_until(server, "b", 10, 0, process)
     while counts(server, "a") != (0, 0):
         assert process.poll() is None
     ended, out, _err = end(process, number)
@@ -142,7 +142,7 @@ def test_interrupted_import_reports_its_progress(server: ServerProcess, start: S
     for line in ({"queue": "default/b", "message": "1"}, {"queue": "default/a", "options": {}}):
         process.stdin.write(json.dumps(line).encode() + b"\n")
     process.stdin.flush()
-    until(server, "b", 1, 0, process)
+    wait_until(server, "b", 1, 0, process)
     code, out, _err = end(process, signal.SIGTERM)
     assert code == 143
     assert out in (b"0 messages imported\n", b"1 message imported\n"), "the answer may not have come yet"

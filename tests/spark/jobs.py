@@ -63,7 +63,7 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     """Wait for something that the process brings about."""
     quiet = threading.Event()
     for _ in range(int(END_S_MAX / LOOK_S)):

@@ -377,7 +377,7 @@ def test_random_kills_lose_and_duplicate_nothing(
         publish(server.url, QUEUE, numbered(500, sent))
         sent += 500
         wanted = seen + dice.randrange(1, 5)
-        jobs.until(lambda wanted=wanted: jobs.batches(lake) >= wanted, running)  # type: ignore[misc]
+        jobs.wait_until(lambda wanted=wanted: jobs.batches(lake) >= wanted, running)  # type: ignore[misc]
         jobs.kill(running)
     run(lake, options)
     assert jobs.bodies(lake) == numbered(sent)

@@ -137,10 +137,10 @@ def test_executors_killed_during_a_write_duplicate_nothing(server: ServerProcess
     make_queue(server.url, "shop/out", cap="256MiB")
     with Cluster(folder) as cluster:
         running = Submit(cluster, python).step("slow", server, folder, **SMALL_BATCHES)
-        jobs.until(lambda: staged(server, folder) >= {"000000-0", "000001-0", "000002-0"}, running)
+        jobs.wait_until(lambda: staged(server, folder) >= {"000000-0", "000001-0", "000002-0"}, running)
         [executor] = cluster.executors()
         os.kill(executor, signal.SIGKILL)
-        jobs.until(lambda: staged(server, folder) >= {"000001-1", "000002-1"}, running)
+        jobs.wait_until(lambda: staged(server, folder) >= {"000001-1", "000002-1"}, running)
         assert content_types(server, "out") == []
         (folder / "go").touch()
         found_by(running)
@@ -158,7 +158,7 @@ def test_speculative_task_attempt_duplicates_nothing(server: ServerProcess, fold
     }
     with Cluster(folder, workers=2) as cluster:
         running = Submit(cluster, python).step("slow", server, folder, **SMALL_BATCHES, **speculation)
-        jobs.until(lambda: staged(server, folder) >= {"000001-0", "000001-1", "000002-0", "000002-1"}, running)
+        jobs.wait_until(lambda: staged(server, folder) >= {"000001-0", "000001-1", "000002-0", "000002-1"}, running)
         (folder / "go").touch()
         found_by(running)
     assert content_types(server, "out") == EXACTLY
@@ -175,7 +175,7 @@ def test_stream_is_exact_despite_killed_executors_server_and_driver(
         submit = Submit(cluster, python)
 
         def copied(goal: int) -> None:
-            jobs.until(lambda: len(content_types(server, "out")) >= goal, running)
+            jobs.wait_until(lambda: len(content_types(server, "out")) >= goal, running)
 
         running = submit.step("copy", server, folder)
         for goal in (200, 600):

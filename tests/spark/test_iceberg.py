@@ -346,7 +346,7 @@ def test_random_kills_of_an_archive_keep_its_rows(server: ServerProcess, tmp_pat
         seen = jobs.batches(lake)
         publish(server.url, QUEUE, numbered(300, start))
         wanted = seen + dice.randrange(1, 5)
-        jobs.until(lambda wanted=wanted: jobs.batches(lake) >= wanted, running)  # type: ignore[misc]
+        jobs.wait_until(lambda wanted=wanted: jobs.batches(lake) >= wanted, running)  # type: ignore[misc]
         time.sleep(dice.random() / 10)
         jobs.kill(running)
         table = Table(str(lake), MESSAGES)

@@ -105,7 +105,7 @@ def test_a_signal_ends_an_archive_cleanly(
     publish(server.url, QUEUE, numbered(10))
     lake = tmp_path / "lake"
     running = jobs.job("archive", QUEUE, "--server", server.url, "--lake", str(lake), "--every", "0")
-    jobs.until(lambda: jobs.batches(lake) == 1, running)
+    jobs.wait_until(lambda: jobs.batches(lake) == 1, running)
     os.kill(running.pid, number)
     code, out, err = jobs.finish(running)
     assert (code, out, err) == (0, "archived 10 messages in 1 batch\n", "")

@@ -26,11 +26,11 @@ def test_archive_and_copy_are_exact_after_kills_of_server_and_driver(server: Ser
     make_queue(server.url, "shop/out")
     publish(server.url, QUEUE, numbered(2000))
     running = jobs.start(COPYING, server.url, str(tmp_path), "on")
-    jobs.until(lambda: jobs.batches(lake) >= 2 and held(server) >= 400, running)
+    jobs.wait_until(lambda: jobs.batches(lake) >= 2 and held(server) >= 400, running)
     server.restart(same_ports=True)  # SIGKILL, then on the same data
     publish(server.url, QUEUE, numbered(500, 2000))
     seen, copied = jobs.batches(lake), held(server)
-    jobs.until(lambda: jobs.batches(lake) > seen and held(server) > copied, running)
+    jobs.wait_until(lambda: jobs.batches(lake) > seen and held(server) > copied, running)
     jobs.kill(running)
     jobs.run(jobs.start(COPYING, server.url, str(tmp_path), "once"))
     assert jobs.bodies(lake) == numbered(2500)
@@ -52,10 +52,10 @@ def test_many_kills_of_both_change_nothing(server: ServerProcess, tmp_path: Path
         sent += 2000
         running = jobs.start(COPYING, server.url, str(tmp_path), "on")
         batches, copied = jobs.batches(lake) + dice.randrange(1, 5), held(server) + dice.randrange(1, 900)
-        jobs.until(lambda batches=batches: jobs.batches(lake) >= batches, running)  # type: ignore[misc]
+        jobs.wait_until(lambda batches=batches: jobs.batches(lake) >= batches, running)  # type: ignore[misc]
         if dice.random() < 0.5:
             server.restart(same_ports=True)
-        jobs.until(lambda copied=copied: held(server) >= copied, running)  # type: ignore[misc]
+        jobs.wait_until(lambda copied=copied: held(server) >= copied, running)  # type: ignore[misc]
         jobs.kill(running)
     jobs.run(jobs.start(COPYING, server.url, str(tmp_path), "once"))
     assert jobs.bodies(lake) == numbered(sent)

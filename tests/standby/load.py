@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http.client import HTTPException
 
 from tests.kit.server import ServerProcess, call
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 
 
 def confirms(server: ServerProcess) -> str:
@@ -18,9 +18,9 @@ def confirms(server: ServerProcess) -> str:
     return str(call(server, "GET", "/v2/standby")["confirms"])
 
 
-def in_sync(server: ServerProcess) -> None:
+def wait_in_sync(server: ServerProcess) -> None:
     """Wait until a standby is."""
-    until(lambda: confirms(server) == "sync")
+    wait_until(lambda: confirms(server) == "sync")
 
 
 class Load:
@@ -60,7 +60,7 @@ class Load:
             for thread in self._threads:
                 thread.join()
 
-    def goes_on(self, count: int = 50) -> None:
+    def wait_for_progress(self, count: int = 50) -> None:
         """Wait until so many more messages are confirmed."""
         before = len(self.confirmed)
-        until(lambda: len(self.confirmed) >= before + count)
+        wait_until(lambda: len(self.confirmed) >= before + count)

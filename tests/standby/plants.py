@@ -25,7 +25,7 @@ from tests.standby.pair_run import PairRun, simulate
 Patch = pytest.MonkeyPatch
 
 
-class Plant(NamedTuple):
+class PlantedBug(NamedTuple):
     """A bug, and the runs that show it."""
 
     plant: Callable[[Patch], None]
@@ -213,37 +213,37 @@ def _zeros_left_out(patch: Patch) -> None:
 # "In sync as soon as it joins", without a mark: STATE then is in the stream early, but still behind the end of each
 # sync of what the server has confirmed alone. A standby makes its own sync before it applies what is behind such an
 # end, so when it applies STATE it has all of that on its disk.
-PLANTS: dict[str, Plant] = {
-    "confirms do not wait": Plant(lambda patch: patch.setattr(StandbyBarrier, "allows", lambda self, mark: True)),
-    "what is applied is acknowledged": Plant(
+PLANTED_BUGS: dict[str, PlantedBug] = {
+    "confirms do not wait": PlantedBug(lambda patch: patch.setattr(StandbyBarrier, "allows", lambda self, mark: True)),
+    "what is applied is acknowledged": PlantedBug(
         lambda patch: patch.setattr(Applier, "durable", property(lambda self: self.applied))
     ),
-    "only syncs have to be acknowledged": Plant(_need_of_syncs),
-    "open files keep their first name": Plant(_paths_do_not_follow, is_sync=False),
-    "a block is added later than it is read": Plant(_block_added_later, is_sync=False),
-    "a copy does not see what is removed": Plant(lambda patch: _ignore(patch, Copy, "_removed"), is_sync=False),
-    "a copy does not see what is renamed": Plant(lambda patch: _ignore(patch, Copy, "_renamed"), is_sync=False),
-    "what is not listed is kept": Plant(_unlisted_kept),
-    "the end of a sync holds nothing back": Plant(lambda patch: _ignore_frame(patch, Kind.END), is_sync=False),
-    "a failed change breaks nothing off": Plant(_failed_changes_ignored),
-    "a start syncs nothing": Plant(_no_sync_at_a_start),
-    "frames are applied twice": Plant(_applied_twice, is_sync=False),
-    "files stay open under a name that others get": Plant(_stale_files, is_sync=False),
-    "a copy counts before it begins": Plant(_copy_counts_at_once, is_sync=False),
-    "half a copy is complete": Plant(_copy_stays_complete),
-    "a start confirms alone": Plant(_starts_alone),
-    "a connection lost while joining confirms alone": Plant(_lost_while_joining),
-    "a standby believes for good that it lacks nothing": Plant(_belief_not_taken_back),
-    "that a copy catches up is not noted": Plant(_caught_up_not_noted, is_sync=False),
-    "it resumes where the stream is not kept": Plant(_resumes_anywhere),
-    "a failed sync is forgotten": Plant(_failed_sync_forgotten),
-    "zeros behind a write are left out": Plant(_zeros_left_out, is_sync=False),
+    "only syncs have to be acknowledged": PlantedBug(_need_of_syncs),
+    "open files keep their first name": PlantedBug(_paths_do_not_follow, is_sync=False),
+    "a block is added later than it is read": PlantedBug(_block_added_later, is_sync=False),
+    "a copy does not see what is removed": PlantedBug(lambda patch: _ignore(patch, Copy, "_removed"), is_sync=False),
+    "a copy does not see what is renamed": PlantedBug(lambda patch: _ignore(patch, Copy, "_renamed"), is_sync=False),
+    "what is not listed is kept": PlantedBug(_unlisted_kept),
+    "the end of a sync holds nothing back": PlantedBug(lambda patch: _ignore_frame(patch, Kind.END), is_sync=False),
+    "a failed change breaks nothing off": PlantedBug(_failed_changes_ignored),
+    "a start syncs nothing": PlantedBug(_no_sync_at_a_start),
+    "frames are applied twice": PlantedBug(_applied_twice, is_sync=False),
+    "files stay open under a name that others get": PlantedBug(_stale_files, is_sync=False),
+    "a copy counts before it begins": PlantedBug(_copy_counts_at_once, is_sync=False),
+    "half a copy is complete": PlantedBug(_copy_stays_complete),
+    "a start confirms alone": PlantedBug(_starts_alone),
+    "a connection lost while joining confirms alone": PlantedBug(_lost_while_joining),
+    "a standby believes for good that it lacks nothing": PlantedBug(_belief_not_taken_back),
+    "that a copy catches up is not noted": PlantedBug(_caught_up_not_noted, is_sync=False),
+    "it resumes where the stream is not kept": PlantedBug(_resumes_anywhere),
+    "a failed sync is forgotten": PlantedBug(_failed_sync_forgotten),
+    "zeros behind a write are left out": PlantedBug(_zeros_left_out, is_sync=False),
 }
 
 
 def histories_until_found(name: str, most: int, seed: int = 0) -> int | None:
     """Plant a bug; return how many histories it took to find it, or None."""
-    plant, is_sync = PLANTS[name]
+    plant, is_sync = PLANTED_BUGS[name]
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
         for step in range(most):

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 from tests.kit.commands import Done, curbstone
 from tests.kit.processes import COMMAND, Process
 from tests.kit.server import ServerProcess, call
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 
 
 class StandbyProcess(ServerProcess):
@@ -32,7 +32,7 @@ class StandbyProcess(ServerProcess):
     def status_url(self) -> str:
         """Where it serves its status since its last start."""
         at = re.compile(r"the standby's status is at (\S+)")
-        until(lambda: at.search(self.log, self._logged))
+        wait_until(lambda: at.search(self.log, self._logged))
         return f"http://{at.findall(self.log, self._logged)[-1]}"
 
     def _start(self, again: Sequence[str]) -> Process:
@@ -50,7 +50,7 @@ class StandbyProcess(ServerProcess):
     def has_everything(self, server: ServerProcess) -> None:
         """Wait until it has what the server has done up to now, on its disk."""
         position = call(server, "GET", "/v2/standby")["position"]
-        until(lambda: any(each["usable"] and each["acknowledged"] >= position
+        wait_until(lambda: any(each["usable"] and each["acknowledged"] >= position
                           for each in call(server, "GET", "/v2/standby")["followers"]))  # fmt: skip
 
     def status(self, path: str) -> Any:
@@ -65,11 +65,11 @@ class StandbyProcess(ServerProcess):
             now = self.status("/v2/standby")
             return bool(now["connected"] and now["promotable"])
 
-        until(is_so)
+        wait_until(is_so)
 
     def has_been_current(self) -> None:
         """Wait until it had everything that the server had, as it reports itself."""
-        until(lambda: self.status("/v2/standby")["lag_seconds"] is not None)
+        wait_until(lambda: self.status("/v2/standby")["lag_seconds"] is not None)
 
     def promote(self, *args: str) -> Done:
         """Promote it; if that succeeds it serves when this returns."""

@@ -18,9 +18,9 @@ from tests.kit.object_store import object_store
 from tests.kit.processes import FIRST
 from tests.kit.results import record
 from tests.kit.server import NotReady, ServerProcess, bodies, call, clean_environment
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 from tests.standby.kubernetes_api import KubernetesApi
-from tests.standby.load import Load, confirms, in_sync
+from tests.standby.load import Load, confirms, wait_in_sync
 from tests.standby.second import StandbyProcess
 
 TTL_S = 6
@@ -41,7 +41,7 @@ for name in ("pwrite", "pwritev", "fdatasync", "fsync"):
 """Has the disk fail while a file is there."""
 
 
-class Place(NamedTuple):
+class LeaseStore(NamedTuple):
     """Where a lease is: the option, and the environment of processes that reach it."""
 
     option: str
@@ -56,19 +56,19 @@ def api(tmp_path: Path) -> Iterator[KubernetesApi]:
 
 
 @pytest.fixture
-def lease(api: KubernetesApi) -> Place:
-    return Place("--lease=k8s://shop/lease", clean_environment(**api.variables))
+def lease(api: KubernetesApi) -> LeaseStore:
+    return LeaseStore("--lease=k8s://shop/lease", clean_environment(**api.variables))
 
 
 @pytest.fixture(params=["s3", "k8s"])
-def any_lease(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def any_lease(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LeaseStore]:
     if request.param == "k8s":
         yield request.getfixturevalue("lease")
         return
     if importlib.util.find_spec("obstore") is None:
         pytest.skip("obstore is not installed; `make spark-deps` brings it")
     with object_store(tmp_path / "s3.log", BUCKET) as found:
-        yield Place(f"--lease=s3://{BUCKET}/shop/lease", clean_environment(**found))
+        yield LeaseStore(f"--lease=s3://{BUCKET}/shop/lease", clean_environment(**found))
 
 
 def held(server: ServerProcess) -> dict[str, object]:
@@ -78,7 +78,7 @@ def held(server: ServerProcess) -> dict[str, object]:
 
 def names_a_standby(server: ServerProcess) -> None:
     """Wait until the lease of a server does, so that it may take over."""
-    until(lambda: held(server)["standbys"] == 1)
+    wait_until(lambda: held(server)["standbys"] == 1)
 
 
 def serves(standby: StandbyProcess) -> None:
@@ -86,33 +86,33 @@ def serves(standby: StandbyProcess) -> None:
     ServerProcess.read_addresses(standby, standby.process)
 
 
-def test_standby_takes_over_automatically_without_loss(tmp_path: Path, any_lease: Place) -> None:
+def test_standby_takes_over_automatically_without_loss(tmp_path: Path, any_lease: LeaseStore) -> None:
     data, other, (lease, env) = tmp_path / "data", tmp_path / "other", any_lease
     with ServerProcess(data, *SYNC, lease, env=env) as server:
         call(server, "PUT", "/v2/default/queues/q", {})
         with StandbyProcess(other, server.url, *SYNC, lease, env=env) as standby:
-            in_sync(server)
+            wait_in_sync(server)
             standby.is_promotable()
             load = Load(server.url)
             with load.running():
-                load.goes_on()
+                load.wait_for_progress()
                 server.kill()
                 serves(standby)
                 load.urls.append(standby.url)
-                load.goes_on()
+                load.wait_for_progress()
             assert set(load.confirmed) <= set(bodies(standby))
             assert standby.state()["term"] == 2 and not (other / "ids").exists()
             with pytest.raises(NotReady, match="it has replaced this one") as refused:
                 server.restart()
             assert refused.value.code == 7
             with StandbyProcess(data, standby.url, "--discard", *SYNC, lease, env=env) as former:
-                in_sync(standby)
+                wait_in_sync(standby)
                 assert former.state()["term"] == 2
 
 
 @pytest.mark.parametrize("options", [SYNC, OPTIONS], ids=["sync", "local"])
 def test_a_server_whose_disk_fails_hands_over_to_its_standby(
-    tmp_path: Path, lease: Place, options: tuple[str, ...]
+    tmp_path: Path, lease: LeaseStore, options: tuple[str, ...]
 ) -> None:
     """Its disk fails for good, also when it would record that it is not the server any more."""
     broken = tmp_path / "the disk fails"
@@ -124,12 +124,12 @@ def test_a_server_whose_disk_fails_hands_over_to_its_standby(
             standby.has_everything(server)
             load = Load(server.url)
             with load.running():
-                load.goes_on()
+                load.wait_for_progress()
                 broken.touch()
                 assert server.process.wait(60) == 7
                 serves(standby)
                 load.urls.append(standby.url)
-                load.goes_on()
+                load.wait_for_progress()
             assert "the disk has failed for 2 s: handed over to " in server.log
             assert "the end of this server is recorded only in the lease" in server.log
             assert set(load.confirmed) <= set(bodies(standby))
@@ -140,26 +140,26 @@ def test_a_server_whose_disk_fails_hands_over_to_its_standby(
                 assert former.state()["term"] == 2
 
 
-def test_a_server_whose_disk_fails_serves_on_without_a_standby(tmp_path: Path, lease: Place) -> None:
+def test_a_server_whose_disk_fails_serves_on_without_a_standby(tmp_path: Path, lease: LeaseStore) -> None:
     broken = tmp_path / "the disk fails"
     env = {**lease.env, FIRST: lease.env[FIRST] + FAILING_DISK.format(path=str(broken))}
     with ServerProcess(tmp_path / "data", *OPTIONS, "--failover-on-fault=1", lease.option, env=env) as server:
         call(server, "PUT", "/v2/default/queues/q", {})
         load = Load(server.url)
         with load.running():
-            load.goes_on()
+            load.wait_for_progress()
             broken.touch()
-            until(lambda: "no standby takes over: no standby is attached whose copy is complete" in server.log)
+            wait_until(lambda: "no standby takes over: no standby is attached whose copy is complete" in server.log)
             broken.unlink()
-            load.goes_on()
+            load.wait_for_progress()
         assert held(server)["valid_ms"] and set(load.confirmed) <= set(bodies(server))
 
 
-def test_server_stopped_for_too_long_confirms_nothing_and_ends(tmp_path: Path, lease: Place) -> None:
+def test_server_stopped_for_too_long_confirms_nothing_and_ends(tmp_path: Path, lease: LeaseStore) -> None:
     with ServerProcess(tmp_path / "data", *SYNC, lease.option, env=lease.env) as server:
         call(server, "PUT", "/v2/default/queues/q", {})
         with StandbyProcess(tmp_path / "other", server.url, *SYNC, lease.option, env=lease.env) as standby:
-            in_sync(server)
+            wait_in_sync(server)
             names_a_standby(server)
             server.process.send_signal(signal.SIGSTOP)
             load = Load(server.url)
@@ -185,40 +185,42 @@ def test_server_ends_without_the_lease_store_and_serves_again_with_it(tmp_path: 
         assert bodies(server) == [] and held(server)["standbys"] == 0
 
 
-def test_server_restarted_in_time_keeps_its_lease(tmp_path: Path, lease: Place) -> None:
+def test_server_restarted_in_time_keeps_its_lease(tmp_path: Path, lease: LeaseStore) -> None:
     long = "--lease-ttl=120"  # a start may take longer than TTL_S
     with (
         ServerProcess(tmp_path / "data", *SYNC, long, lease.option, env=lease.env) as server,
         StandbyProcess(tmp_path / "other", server.url, *SYNC, long, lease.option, env=lease.env) as standby,
     ):
-        in_sync(server)
+        wait_in_sync(server)
         server.kill()
         server.restart(same_ports=True)
-        in_sync(server)
+        wait_in_sync(server)
         assert standby.state()["term"] == 1
 
 
-def test_server_continuing_alone_is_not_replaced(tmp_path: Path, lease: Place) -> None:
+def test_server_continuing_alone_is_not_replaced(tmp_path: Path, lease: LeaseStore) -> None:
     """What it confirms is on one disk only, so a standby that comes back late must not take over."""
     patience = "--standby-patience=1"
     with ServerProcess(tmp_path / "data", *SYNC, patience, lease.option, env=lease.env) as server:
         call(server, "PUT", "/v2/default/queues/q", {})
         with StandbyProcess(tmp_path / "other", server.url, *SYNC, lease.option, env=lease.env) as standby:
-            in_sync(server)
+            wait_in_sync(server)
             names_a_standby(server)
             standby.kill()
-            until(lambda: confirms(server) == "alone")
+            wait_until(lambda: confirms(server) == "alone")
             assert held(server)["standbys"] == 0
             call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": "on one disk"}])
             server.kill()
             standby.restart()
-            until(lambda: "this copy does not take the lease, which is over: the copy is not in sync" in standby.log)
+            wait_until(
+                lambda: "this copy does not take the lease, which is over: the copy is not in sync" in standby.log
+            )
             server.restart(same_ports=True)
-            in_sync(server)
+            wait_in_sync(server)
             assert bodies(server) == ["on one disk"]
 
 
-def test_an_asynchronous_standby_takes_over_within_its_lag(tmp_path: Path, lease: Place) -> None:
+def test_an_asynchronous_standby_takes_over_within_its_lag(tmp_path: Path, lease: LeaseStore) -> None:
     lag = "--failover-lag=600"
     with ServerProcess(tmp_path / "data", *OPTIONS, lease.option, env=lease.env) as server:
         call(server, "PUT", "/v2/default/queues/q", {})
@@ -231,7 +233,7 @@ def test_an_asynchronous_standby_takes_over_within_its_lag(tmp_path: Path, lease
             assert "promoted to term 2; something that was confirmed may be missing" in standby.log
 
 
-def test_manual_promotion_waits_for_the_lease(tmp_path: Path, lease: Place) -> None:
+def test_manual_promotion_waits_for_the_lease(tmp_path: Path, lease: LeaseStore) -> None:
     with (
         ServerProcess(tmp_path / "data", *OPTIONS, lease.option, env=lease.env) as server,
         StandbyProcess(tmp_path / "other", server.url, *OPTIONS, lease.option, env=lease.env) as standby,
@@ -239,7 +241,7 @@ def test_manual_promotion_waits_for_the_lease(tmp_path: Path, lease: Place) -> N
         call(server, "PUT", "/v2/default/queues/q", {})
         standby.has_everything(server)
         server.kill()
-        until(lambda: "this copy does not take the lease, which is over: the copy is not in sync" in standby.log)
+        wait_until(lambda: "this copy does not take the lease, which is over: the copy is not in sync" in standby.log)
         refused = standby.promote()
         assert refused.code == 1 and "the copy is not in sync" in refused.err
         done = standby.promote("--accept-loss")
@@ -250,7 +252,7 @@ def test_manual_promotion_waits_for_the_lease(tmp_path: Path, lease: Place) -> N
         assert bodies(standby) == [] and call(standby, "GET", "/v2/standby")["term"] == 2
 
 
-def test_directory_without_a_standby_is_served_by_its_command(tmp_path: Path, lease: Place) -> None:
+def test_directory_without_a_standby_is_served_by_its_command(tmp_path: Path, lease: LeaseStore) -> None:
     """So that both machines can run the same command from the beginning."""
     with ServerProcess(tmp_path / "data") as server:
         call(server, "PUT", "/v2/default/queues/q", {})
@@ -261,7 +263,7 @@ def test_directory_without_a_standby_is_served_by_its_command(tmp_path: Path, le
             second.has_everything(first)
 
 
-def test_switchover_hands_over_the_lease(tmp_path: Path, lease: Place) -> None:
+def test_switchover_hands_over_the_lease(tmp_path: Path, lease: LeaseStore) -> None:
     with (
         ServerProcess(tmp_path / "data", *OPTIONS, lease.option, env=lease.env) as server,
         StandbyProcess(tmp_path / "other", server.url, *OPTIONS, lease.option, env=lease.env) as standby,
@@ -272,17 +274,17 @@ def test_switchover_hands_over_the_lease(tmp_path: Path, lease: Place) -> None:
         assert refused.code == 1 and "holds the lease, and has renewed it" in refused.err
         load = Load(server.url)
         with load.running():
-            load.goes_on()
+            load.wait_for_progress()
             done = curbstone("switchover", "--server", server.url, cwd=tmp_path)
             assert done.code == 0 and "which serves as term 2" in done.out
             assert server.process.wait(60) == 7
             serves(standby)
             load.urls.append(standby.url)
-            load.goes_on()
+            load.wait_for_progress()
         assert set(load.confirmed) <= set(bodies(standby))
 
 
-def test_lease_of_another_server_is_not_changed(tmp_path: Path, lease: Place) -> None:
+def test_lease_of_another_server_is_not_changed(tmp_path: Path, lease: LeaseStore) -> None:
     with ServerProcess(tmp_path / "data", *OPTIONS, lease.option, env=lease.env) as server:
         with pytest.raises(NotReady, match="the lease can't be used: it belongs to server"):
             ServerProcess(tmp_path / "other", *OPTIONS, lease.option, env=lease.env)
@@ -307,7 +309,7 @@ def test_wrong_options_are_named(tmp_path: Path, args: tuple[str, ...], code: in
 
 
 @pytest.mark.soak
-def test_failovers_by_a_lease_lose_nothing(tmp_path: Path, lease: Place) -> None:
+def test_failovers_by_a_lease_lose_nothing(tmp_path: Path, lease: LeaseStore) -> None:
     """The server is killed or stopped, again and again, and its standby takes over. The load goes on."""
     seconds = float(os.environ.get("CURBSTONE_CRASH_SECONDS", "60"))
     seed = int(os.environ.get("CURBSTONE_SIM_SEED", str(time.time_ns() % 1_000_000)))
@@ -323,7 +325,7 @@ def test_failovers_by_a_lease_lose_nothing(tmp_path: Path, lease: Place) -> None
     with load.running():
         while time.monotonic() < end:
             standby = StandbyProcess(folder, server.url, "--discard", *options, env=lease.env)
-            in_sync(server)
+            wait_in_sync(server)
             names_a_standby(server)
             time.sleep(rng.uniform(0, 1))
             is_stopped = rng.random() < 0.5
@@ -335,7 +337,7 @@ def test_failovers_by_a_lease_lose_nothing(tmp_path: Path, lease: Place) -> None
             server.kill()
             folder, server = server.data_dir, standby
             load.urls = [server.url]
-            load.goes_on()
+            load.wait_for_progress()
             failovers += 1
     missing = set(load.confirmed) - set(bodies(server))
     counts = {"failovers": failovers, "messages confirmed": len(load.confirmed)}

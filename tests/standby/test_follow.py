@@ -32,7 +32,7 @@ from tests.kit.commands import curbstone
 from tests.kit.guarded_server import GuardedServer, guarded_server
 from tests.kit.processes import COMMAND, Process, start
 from tests.kit.server import ServerProcess, bodies, call, clean_environment
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 
 BACKLOG = "--standby-backlog=1MiB"
 
@@ -73,8 +73,14 @@ class FollowerProcess:
     def has_everything(self, server: ServerProcess) -> None:
         """Wait until it has recorded what the server has done up to now."""
         figures = call(server, "GET", "/v2/standby")
-        until(lambda: any(f"{part.life:016x}" == figures["life"] and part.end >= figures["position"] and has_base(parts)
-                          for parts in [self.parts()] for part in parts))  # fmt: skip
+
+        def is_recorded() -> bool:
+            parts = self.parts()
+            return has_base(parts) and any(
+                f"{part.life:016x}" == figures["life"] and part.end >= figures["position"] for part in parts
+            )
+
+        wait_until(is_recorded)
 
     def parts(self) -> list[Any]:
         try:
@@ -119,7 +125,7 @@ def test_any_moment_can_be_restored_after_killing_both_sides(tmp_path: Path) -> 
     history = tmp_path / "history"
     with ServerProcess(tmp_path / "data", BACKLOG) as server, following(history, server) as follower:
         publish(server, "one")
-        until(lambda: has_base(follower.parts()))
+        wait_until(lambda: has_base(follower.parts()))
         two = publish(server, "two")
         follower.has_everything(server)
         assert follower.end(signal.SIGKILL) == -signal.SIGKILL
@@ -148,7 +154,7 @@ def test_any_moment_can_be_restored_after_killing_both_sides(tmp_path: Path) -> 
 def test_stopping_server_sends_everything_to_followers(tmp_path: Path) -> None:
     history = tmp_path / "history"
     with ServerProcess(tmp_path / "data", BACKLOG) as server, following(history, server) as follower:
-        until(lambda: has_base(follower.parts()))
+        wait_until(lambda: has_base(follower.parts()))
         publish(server, *map(str, range(100)))
         assert server.stop() == 0
         assert follower.end() == 0
@@ -158,7 +164,7 @@ def test_stopping_server_sends_everything_to_followers(tmp_path: Path) -> None:
 def test_queue_of_a_moment_can_be_restored_into_a_directory(tmp_path: Path) -> None:
     history = tmp_path / "history"
     with ServerProcess(tmp_path / "data", BACKLOG) as server, following(history, server) as follower:
-        until(lambda: has_base(follower.parts()))
+        wait_until(lambda: has_base(follower.parts()))
         before = publish(server, "one")
         call(server, "POST", "/v2/default/queues/q/purge")
         follower.has_everything(server)
@@ -178,10 +184,10 @@ def test_follower_waits_while_its_disk_is_full(tmp_path: Path) -> None:
     try:
         with ServerProcess(tmp_path / "data", "--standby-backlog=64MiB") as server:
             with following(disk / "history", server) as follower:
-                until(lambda: has_base(follower.parts()))
+                wait_until(lambda: has_base(follower.parts()))
                 noise = [os.urandom(20_000).hex() for _ in range(10)]
                 publish(server, *noise)
-                until(lambda: "No space left" in follower.log)
+                wait_until(lambda: "No space left" in follower.log)
                 assert "can't reach" not in follower.log
                 subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
                 follower.has_everything(server)
@@ -222,7 +228,7 @@ def test_stream_requires_only_replicate(guarded: GuardedServer) -> None:
 def test_follower_is_audited_listed_and_ended_with_its_right(guarded: GuardedServer, tmp_path: Path) -> None:
     follower = FollowerProcess(tmp_path / "history", guarded.server.url, token=guarded.secrets["copier"])
     try:
-        until(lambda: has_base(follower.parts()))
+        wait_until(lambda: has_base(follower.parts()))
         connections = guarded.call("root", "GET", "/v2/connections").json()["connections"]
         assert [(each["user"], each["protocol"]) for each in connections] == [("copier", "follower")]
         audit = guarded.call("root", "GET", "/v2/audit").json()["audit"]
@@ -340,7 +346,7 @@ def test_moments_under_load_are_exact_despite_kills(tmp_path: Path) -> None:
             else:
                 server.kill()
                 server.restart(same_ports=True)
-                until(lambda: has_base(follower.parts()))
+                wait_until(lambda: has_base(follower.parts()))
         is_over.set()
         producer.join()
         follower.has_everything(server)

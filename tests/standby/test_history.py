@@ -27,14 +27,14 @@ from tests.standby.test_second_copy import FakeEnding
 HOUR_MS = 3_600_000
 
 
-class Shop:
+class RecordingSetup:
     """A server's disk, those who follow it, and one that records it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.now_ms = 1_000_000
         self.disk = OsDisk(path / "data")
-        self.begin_life()
+        self.start_server()
         self.shipped.make_dir("queues")
         self.target = self.open_target()
         self.recorder = self.new_recorder()
@@ -47,7 +47,7 @@ class Shop:
     def close_target(self) -> None:
         self.target_disk.close()
 
-    def begin_life(self) -> None:
+    def start_server(self) -> None:
         """Start the server."""
         self.stream = Stream(lambda: self.now_ms, kept_bytes=1 << 20)
         self.shipped = ShippingDisk(self.disk, self.stream)
@@ -117,157 +117,157 @@ class Shop:
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Shop:
-    return Shop(tmp_path)
+def setup(tmp_path: Path) -> RecordingSetup:
+    return RecordingSetup(tmp_path)
 
 
-def test_every_moment_since_the_first_copy_can_be_restored(shop: Shop) -> None:
-    before = shop.write("a")
-    assert not shop.attach().is_resumed
-    began = shop.now_ms
-    moments = {text: shop.write(text) for text in "bcd"}
-    shop.receive()
-    assert shop.restored(began) == {"a"}
-    assert [shop.restored(moments[text]) for text in "bcd"] == [{"a", "b"}, {"a", "b", "c"}, {"a", "b", "c", "d"}]
-    assert shop.restored(moments["c"] - 1) == {"a", "b"}
-    assert shop.restored() == {"a", "b", "c", "d"}
+def test_every_moment_since_the_first_copy_can_be_restored(setup: RecordingSetup) -> None:
+    before = setup.write("a")
+    assert not setup.attach().is_resumed
+    began = setup.now_ms
+    moments = {text: setup.write(text) for text in "bcd"}
+    setup.receive()
+    assert setup.restored(began) == {"a"}
+    assert [setup.restored(moments[text]) for text in "bcd"] == [{"a", "b"}, {"a", "b", "c"}, {"a", "b", "c", "d"}]
+    assert setup.restored(moments["c"] - 1) == {"a", "b"}
+    assert setup.restored() == {"a", "b", "c", "d"}
     with pytest.raises(BackupError, match="it has no base from 1970-01-01T00:16:40.010"):
-        shop.restored(before)
+        setup.restored(before)
     with pytest.raises(BackupError, match="it ends at 1970-01-01T00:16:40.080"):
-        shop.restored(shop.now_ms + 1)
-    shop.close()
+        setup.restored(setup.now_ms + 1)
+    setup.close()
 
 
-def test_killed_recorder_resumes(shop: Shop) -> None:
-    shop.attach()
-    shop.write("a")
-    shop.receive()
-    shop.kill_the_recorder()
-    while_away = shop.write("b")
-    assert shop.attach().is_resumed
-    shop.write("c")
-    shop.receive()
-    assert shop.restored(while_away) == {"a", "b"}
-    assert shop.restored() == {"a", "b", "c"}
-    assert shop.followers.figures().copies == 1
-    shop.close()
+def test_killed_recorder_resumes(setup: RecordingSetup) -> None:
+    setup.attach()
+    setup.write("a")
+    setup.receive()
+    setup.kill_the_recorder()
+    while_away = setup.write("b")
+    assert setup.attach().is_resumed
+    setup.write("c")
+    setup.receive()
+    assert setup.restored(while_away) == {"a", "b"}
+    assert setup.restored() == {"a", "b", "c"}
+    assert setup.followers.figures().copies == 1
+    setup.close()
 
 
-def test_torn_part_is_skipped_and_received_again(shop: Shop) -> None:
-    shop.attach()
-    shop.write("a")
-    shop.receive()
-    (torn,) = (shop.path / "history").glob("*.open")
+def test_torn_part_is_skipped_and_received_again(setup: RecordingSetup) -> None:
+    setup.attach()
+    setup.write("a")
+    setup.receive()
+    (torn,) = (setup.path / "history").glob("*.open")
     whole = torn.stat().st_size
-    shop.write("b")
-    shop.receive()
-    shop.leave()
-    shop.recorder.close()
+    setup.write("b")
+    setup.receive()
+    setup.leave()
+    setup.recorder.close()
     data = torn.read_bytes()
     torn.write_bytes(data[: whole + 9] + bytes(100))
-    shop.recorder = shop.new_recorder()
-    assert shop.restored() == {"a"}
-    assert shop.attach().is_resumed
-    assert shop.restored() == {"a", "b"}
-    shop.close()
+    setup.recorder = setup.new_recorder()
+    assert setup.restored() == {"a"}
+    assert setup.attach().is_resumed
+    assert setup.restored() == {"a", "b"}
+    setup.close()
 
 
-def test_incomplete_copy_is_restarted(shop: Shop) -> None:
-    shop.write("a")
-    asked = shop.recorder.request()
+def test_incomplete_copy_is_restarted(setup: RecordingSetup) -> None:
+    setup.write("a")
+    asked = setup.recorder.request()
     assert asked == {"copy_all": True}
-    follower = shop.followers.attach(AttachRequest("test", wants_copy=True), lambda: None)
+    follower = setup.followers.attach(AttachRequest("test", wants_copy=True), lambda: None)
     data = follower.read() + follower.read()
-    shop.recorder.receive(data[: len(data) // 2])
-    assert shop.recorder.is_copying
+    setup.recorder.receive(data[: len(data) // 2])
+    assert setup.recorder.is_copying
     follower.close()
     with pytest.raises(BackupError, match="it has no base yet"):
-        shop.restored()
-    shop.kill_the_recorder()
-    shop.attach()
-    assert shop.restored() == {"a"}
-    shop.close()
+        setup.restored()
+    setup.kill_the_recorder()
+    setup.attach()
+    assert setup.restored() == {"a"}
+    setup.close()
 
 
-def test_restarted_server_is_copied_again_and_the_gap_reported(shop: Shop) -> None:
-    shop.attach()
-    first = shop.write("a")
-    shop.receive()
-    shop.leave()
-    in_between = shop.write("b")
-    shop.begin_life()
-    shop.now_ms += 10
-    assert not shop.attach().is_resumed
-    assert shop.restored() == {"a", "b"} and shop.restored(first) == {"a"}
+def test_restarted_server_is_copied_again_and_the_gap_reported(setup: RecordingSetup) -> None:
+    setup.attach()
+    first = setup.write("a")
+    setup.receive()
+    setup.leave()
+    in_between = setup.write("b")
+    setup.start_server()
+    setup.now_ms += 10
+    assert not setup.attach().is_resumed
+    assert setup.restored() == {"a", "b"} and setup.restored(first) == {"a"}
     with pytest.raises(BackupError, match=r"it has nothing of \S+: it ends at \S+, and begins anew at"):
-        shop.restored(in_between)
-    found = stretches(shop.target)
+        setup.restored(in_between)
+    found = stretches(setup.target)
     assert [each.bases for each in found] == [1, 1]
     assert found[0].from_ms <= first <= found[0].to_ms < in_between < found[1].from_ms
-    shop.close()
+    setup.close()
 
 
-def test_unneeded_parts_are_removed(shop: Shop) -> None:
-    shop.attach()
-    shop.write("a")
-    shop.receive()
+def test_unneeded_parts_are_removed(setup: RecordingSetup) -> None:
+    setup.attach()
+    setup.write("a")
+    setup.receive()
     for _ in range(3):
-        shop.now_ms += HOUR_MS // 2 + 1
-        shop.receive()
-        if shop.recorder.is_due:
-            shop.leave()
-            assert shop.attach().is_resumed, "a copy that is due leaves no hole"
-        moment = shop.write("b" * (len(shop.restored()) + 1))
-        shop.receive()
-    assert len(shop.recorder.history.parts) == len(parts_of(shop.target)) - 1, "and the one that is being written"
-    (stretch,) = stretches(shop.target)
+        setup.now_ms += HOUR_MS // 2 + 1
+        setup.receive()
+        if setup.recorder.is_due:
+            setup.leave()
+            assert setup.attach().is_resumed, "a copy that is due leaves no hole"
+        moment = setup.write("b" * (len(setup.restored()) + 1))
+        setup.receive()
+    assert len(setup.recorder.history.parts) == len(parts_of(setup.target)) - 1, "and the one that is being written"
+    (stretch,) = stretches(setup.target)
     assert stretch.from_ms <= moment - HOUR_MS < moment <= stretch.to_ms
     for _ in range(4):
-        shop.now_ms += HOUR_MS
-        shop.receive()
-        assert shop.recorder.is_due
-        shop.leave()
-        shop.attach()
-    (stretch,) = stretches(shop.target)
-    assert shop.now_ms - 3 * HOUR_MS < stretch.from_ms <= shop.now_ms - HOUR_MS, "what nobody needs is gone"
-    assert "a" in shop.restored()
-    shop.close()
+        setup.now_ms += HOUR_MS
+        setup.receive()
+        assert setup.recorder.is_due
+        setup.leave()
+        setup.attach()
+    (stretch,) = stretches(setup.target)
+    assert setup.now_ms - 3 * HOUR_MS < stretch.from_ms <= setup.now_ms - HOUR_MS, "what nobody needs is gone"
+    assert "a" in setup.restored()
+    setup.close()
 
 
-def test_long_stream_is_split_into_parts(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_stream_is_split_into_parts(setup: RecordingSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DirectoryParts, "part_bytes_max", 500)
-    shop.attach()
+    setup.attach()
     texts = {f"t{number}" for number in range(20)}
     for text in texts:
-        shop.write(text)
-        shop.receive()
-    assert len(shop.recorder.history.parts) > 5
-    assert shop.restored() == texts
-    shop.close()
+        setup.write(text)
+        setup.receive()
+    assert len(setup.recorder.history.parts) > 5
+    assert setup.restored() == texts
+    setup.close()
 
 
 @pytest.mark.parametrize("where", [0, 1 / 2, 1])
-def test_damage_is_detected(shop: Shop, where: float) -> None:
-    shop.write("a")
-    shop.attach()
-    part = shop.path / "history" / shop.recorder.history.parts[-1].name
+def test_damage_is_detected(setup: RecordingSetup, where: float) -> None:
+    setup.write("a")
+    setup.attach()
+    part = setup.path / "history" / setup.recorder.history.parts[-1].name
     data = bytearray(part.read_bytes())
     data[int((len(data) - 1) * where)] ^= 1
     part.write_bytes(data)
     with pytest.raises(BackupError, match="is damaged"):
-        shop.restored()
+        setup.restored()
     part.write_bytes(data[: len(data) // 2])
     with pytest.raises(BackupError, match="is damaged"):
-        shop.restored()
-    shop.close()
+        setup.restored()
+    setup.close()
 
 
-def test_full_disk_only_delays_recording(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    shop.attach()
+def test_full_disk_only_delays_recording(setup: RecordingSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup.attach()
     write: Callable[[OsFile, int, Sequence[bytes]], None] = OsFile.write
-    shop.write("a")
-    shop.receive()
-    shop.write("b")
+    setup.write("a")
+    setup.receive()
+    setup.write("b")
     with monkeypatch.context() as full:
 
         def torn(file: OsFile, offset: int, buffers: Sequence[bytes]) -> None:
@@ -276,17 +276,17 @@ def test_full_disk_only_delays_recording(shop: Shop, monkeypatch: pytest.MonkeyP
 
         full.setattr(OsFile, "write", torn)
         with pytest.raises(OSError, match="No space left"):
-            shop.receive()
-        assert shop.follower is not None
-        shop.leave()
-        shop.recorder.close()
+            setup.receive()
+        assert setup.follower is not None
+        setup.leave()
+        setup.recorder.close()
         with pytest.raises(OSError, match="No space left"):
-            shop.new_recorder()
-    shop.recorder = shop.new_recorder()
-    assert shop.restored() >= {"a"}
-    assert shop.attach().is_resumed
-    assert shop.restored() == {"a", "b"}
-    shop.close()
+            setup.new_recorder()
+    setup.recorder = setup.new_recorder()
+    assert setup.restored() >= {"a"}
+    assert setup.attach().is_resumed
+    assert setup.restored() == {"a", "b"}
+    setup.close()
 
 
 def test_foreign_directory_is_not_changed(tmp_path: Path) -> None:
@@ -302,48 +302,48 @@ def test_foreign_directory_is_not_changed(tmp_path: Path) -> None:
     disk.close()
 
 
-def test_invalid_stream_is_refused(shop: Shop) -> None:
+def test_invalid_stream_is_refused(setup: RecordingSetup) -> None:
     with pytest.raises(BadFrame, match="does not begin as a stream does"):
-        shop.recorder.receive(b"".join(encode(Kind.TIME, a=1)) * 2)
-    shop.recorder.begin()
+        setup.recorder.receive(b"".join(encode(Kind.TIME, a=1)) * 2)
+    setup.recorder.begin()
     with pytest.raises(BadFrame, match="continues at 7, and not at None"):
-        shop.recorder.receive(Attached(1, 7, True, 0).encode())
-    shop.recorder.begin()
+        setup.recorder.receive(Attached(1, 7, True, 0).encode())
+    setup.recorder.begin()
     again = Attached(1, 7, False, 0).encode()
     assert len(again) == ATTACHED_BYTES
     with pytest.raises(BadFrame, match="begins in its middle"):
-        shop.recorder.receive(again + again)
-    shop.close()
+        setup.recorder.receive(again + again)
+    setup.close()
 
 
-def test_slow_follower_is_disconnected_without_affecting_others(shop: Shop) -> None:
-    slow = shop.followers.attach(AttachRequest("slow"), lambda: None)
-    shop.attach()
-    file = shop.shipped.open("queues/large", create=True)
+def test_slow_follower_is_disconnected_without_affecting_others(setup: RecordingSetup) -> None:
+    slow = setup.followers.attach(AttachRequest("slow"), lambda: None)
+    setup.attach()
+    file = setup.shipped.open("queues/large", create=True)
     for _ in range(20):
         file.write(0, [b"x" * 100_000])
-        shop.receive(cut=1 << 20)
+        setup.receive(cut=1 << 20)
     assert slow.read()
     with pytest.raises(FollowerEnded, match="slower than the backlog allows"):
         slow.read()
     slow.close()
-    figures = shop.followers.figures()
+    figures = setup.followers.figures()
     assert figures.cut_off == 1 and [each.name for each in figures.followers] == ["test"]
     assert figures.followers[0].lag_bytes == 0 and figures.followers[0].position == figures.position
-    shop.close()
+    setup.close()
 
 
-def test_followers_are_limited(shop: Shop) -> None:
-    attached = [shop.followers.attach(AttachRequest("test"), lambda: None) for _ in range(FOLLOWERS_MAX)]
+def test_followers_are_limited(setup: RecordingSetup) -> None:
+    attached = [setup.followers.attach(AttachRequest("test"), lambda: None) for _ in range(FOLLOWERS_MAX)]
     with pytest.raises(Conflict, match=f"{FOLLOWERS_MAX} followers are attached"):
-        shop.followers.attach(AttachRequest("test"), lambda: None)
+        setup.followers.attach(AttachRequest("test"), lambda: None)
     attached[0].close()
     attached[0].close()
-    shop.followers.attach(AttachRequest("test"), lambda: None)
-    shop.close()
+    setup.followers.attach(AttachRequest("test"), lambda: None)
+    setup.close()
 
 
-def test_empty_history_has_no_intervals(shop: Shop) -> None:
-    found: list[Stretch] = stretches(shop.target)
+def test_empty_history_has_no_intervals(setup: RecordingSetup) -> None:
+    found: list[Stretch] = stretches(setup.target)
     assert found == []
-    shop.close()
+    setup.close()

@@ -139,7 +139,7 @@ def _waits_less(patch: Patch) -> None:
 
 RARE = ("L1: there is no margin", "L3: a standby that joins is named", "L4: half a copy takes it")
 """Found in more than a hundred histories; left to the soak."""
-PLANTS: dict[str, Callable[[Patch], None]] = {
+PLANTED_BUGS: dict[str, Callable[[Patch], None]] = {
     "L1: the lease is not looked at": lambda patch: _property(
         patch, Holder, "holds", lambda holder: holder.valid_until_ms > 0
     ),
@@ -161,11 +161,11 @@ PLANTS: dict[str, Callable[[Patch], None]] = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=pytest.mark.soak) if each in RARE else each for each in PLANTS]
+    "name", [pytest.param(each, marks=pytest.mark.soak) if each in RARE else each for each in PLANTED_BUGS]
 )
 def test_a_planted_bug_is_found(name: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        PLANTS[name](patch)
+        PLANTED_BUGS[name](patch)
         first = FOUND_AT.get(name, 0)
         for seed in range(first, first + HISTORIES_MAX):
             try:

@@ -28,7 +28,7 @@ from curbstone.standby.state_files import StateFiles
 from tests.kit.authority import Authority
 from tests.kit.object_store import object_store
 from tests.kit.server import clean_environment
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 from tests.standby.kubernetes_api import KubernetesApi
 from tests.standby.test_second_copy import AtOnce
 
@@ -93,7 +93,7 @@ def test_server_acquires_and_renews_its_lease(store: LeaseStore, request: pytest
         found = store.read()
         return found is not None and found.lease.sync == ("b",) and found != before
 
-    until(is_named)
+    wait_until(is_named)
     keeper.hand_over("b", "two")
     found = store.read()
     assert found is not None and (found.lease.holder, found.lease.term, found.lease.sync) == ("b", 2, ())
@@ -103,13 +103,13 @@ def test_server_acquires_and_renews_its_lease(store: LeaseStore, request: pytest
 def test_stuck_server_does_not_renew_its_lease(in_kubernetes: LeaseStore, api: KubernetesApi) -> None:
     keeper = acquire(store_at("k8s://shop/lease", 15), replace(LEASE, ttl_ms=6000))
     before = api.writes
-    until(lambda: api.writes > before, "it is not renewed before the server runs")
+    wait_until(lambda: api.writes > before, "it is not renewed before the server runs")
     keeper.heartbeat()
-    until(lambda: keeper.end_reason)
+    wait_until(lambda: keeper.end_reason)
     assert keeper.is_stuck and keeper.replaced is None
     keeper.heartbeat()
     before = api.writes
-    until(lambda: api.writes > before, "it is not renewed although the server runs")
+    wait_until(lambda: api.writes > before, "it is not renewed although the server runs")
     keeper.hand_over("b", "two")
 
 

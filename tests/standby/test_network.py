@@ -11,8 +11,8 @@ import pytest
 
 from tests.kit.processes import Process
 from tests.kit.server import ServerProcess, bodies, call
-from tests.kit.until import until
-from tests.standby.load import Load, confirms, in_sync
+from tests.kit.waiting import wait_until
+from tests.standby.load import Load, confirms, wait_in_sync
 from tests.standby.second import StandbyProcess
 
 PORT = 8080
@@ -153,22 +153,22 @@ def test_nothing_is_confirmed_during_a_network_partition_and_service_resumes_aft
         Machine(network, 0, tmp_path / "one", *SYNC) as server,
         StandbyMachine(network, 1, tmp_path / "two", *SYNC, "--standby-patience=1") as standby,
     ):
-        in_sync(server)
+        wait_in_sync(server)
         call(server, "PUT", "/v2/default/queues/q", {})
         load = Load(server.url)
         with load.running():
-            load.goes_on()
+            load.wait_for_progress()
             network.cut(cut)
-            until(lambda: confirms(server) == "waiting")
+            wait_until(lambda: confirms(server) == "waiting")
             before = len(load.confirmed)
             network.mend()
-            in_sync(server)
-            load.goes_on()
+            wait_in_sync(server)
+            load.wait_for_progress()
             assert call(server, "GET", "/v2/standby")["resumes"] >= 1, "it went on where it was"
             server.kill()
             assert standby.promote().code == 0
             load.urls.append(standby.url)
-            load.goes_on()
+            load.wait_for_progress()
         assert before < len(load.confirmed) and set(load.confirmed) <= set(bodies(standby))
 
 
@@ -180,25 +180,25 @@ def test_only_one_of_two_partitioned_servers_confirms(network: Network, tmp_path
         Machine(network, 0, tmp_path / "one", *SYNC) as server,
         StandbyMachine(network, 1, tmp_path / "two", *SYNC, "--standby-patience=1") as standby,
     ):
-        in_sync(server)
+        wait_in_sync(server)
         call(server, "PUT", "/v2/default/queues/q", {})
         cut_off, load = Load(server.url, timeout_s=2), Load(server.url, timeout_s=5)
         with load.running():
-            load.goes_on()
+            load.wait_for_progress()
             network.cut("pulled out")
-            until(lambda: confirms(server) == "waiting")
+            wait_until(lambda: confirms(server) == "waiting")
             load.urls[:] = [standby.url]
             if order.startswith("mended"):
                 network.mend()
             done = standby.promote()
             assert done.code == 0 and "nothing that was confirmed is missing" in done.out
             with cut_off.running():  # the clients that still reach the former server
-                load.goes_on()
+                load.wait_for_progress()
             network.mend()
         assert not cut_off.confirmed, "the former server has no standby, and its patience never ends"
         server.kill()
         with StandbyMachine(network, 0, tmp_path / "one", *SYNC) as former:
-            in_sync(standby)
+            wait_in_sync(standby)
             assert former.state()["term"] == 2 and (tmp_path / "one.kept-1").is_dir()
             assert set(load.confirmed) <= set(bodies(standby))
             standby.kill()

@@ -30,9 +30,9 @@ from curbstone.standby.restoring import stretches
 from tests.kit.commands import curbstone
 from tests.kit.object_store import object_store
 from tests.kit.server import ServerProcess, call, clean_environment
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 from tests.standby.test_follow import BACKLOG, FollowerProcess, has_base, publish, restored
-from tests.standby.test_history import HOUR_MS, Shop
+from tests.standby.test_history import HOUR_MS, RecordingSetup
 
 URL = "s3://histories/shop/one"
 EVERY_MS = 5000
@@ -43,7 +43,7 @@ def needs_obstore() -> None:
         pytest.skip("obstore is not installed; `make spark-deps` brings it")
 
 
-class ObjectShop(Shop):
+class ObjectRecordingSetup(RecordingSetup):
     """One whose history is in an object store, here of files."""
 
     def __init__(self, path: Path) -> None:
@@ -72,158 +72,158 @@ class ObjectShop(Shop):
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[ObjectShop]:
+def setup(tmp_path: Path) -> Iterator[ObjectRecordingSetup]:
     needs_obstore()
-    found = ObjectShop(tmp_path)
+    found = ObjectRecordingSetup(tmp_path)
     yield found
     found.close()
 
 
-def test_changes_are_stored_every_few_seconds_and_idle_time_every_minute(shop: ObjectShop) -> None:
-    shop.attach()
-    before = shop.objects
-    shop.write("a")
-    shop.receive()
-    assert shop.objects == before, "a part is stored when it is complete"
-    shop.pass_time(EVERY_MS)
-    first = shop.objects
-    assert len(first) == len(before) + 1 and shop.restored() == {"a"}
-    shop.pass_time(EVERY_MS)
-    assert shop.objects == first
-    shop.pass_time(IDLE_MS)
-    assert len(shop.objects) == len(first) + 1
-    (stretch,) = stretches(shop.target)
-    assert stretch.to_ms == shop.now_ms and stretch.size == sum(
-        (shop.path / "objects" / name).stat().st_size for name in shop.objects
+def test_changes_are_stored_every_few_seconds_and_idle_time_every_minute(setup: ObjectRecordingSetup) -> None:
+    setup.attach()
+    before = setup.objects
+    setup.write("a")
+    setup.receive()
+    assert setup.objects == before, "a part is stored when it is complete"
+    setup.pass_time(EVERY_MS)
+    first = setup.objects
+    assert len(first) == len(before) + 1 and setup.restored() == {"a"}
+    setup.pass_time(EVERY_MS)
+    assert setup.objects == first
+    setup.pass_time(IDLE_MS)
+    assert len(setup.objects) == len(first) + 1
+    (stretch,) = stretches(setup.target)
+    assert stretch.to_ms == setup.now_ms and stretch.size == sum(
+        (setup.path / "objects" / name).stat().st_size for name in setup.objects
     )
 
 
-def test_large_part_is_stored_immediately(shop: ObjectShop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(shop.target), "part_bytes_max", 1)
+def test_large_part_is_stored_immediately(setup: ObjectRecordingSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(setup.target), "part_bytes_max", 1)
     monkeypatch.setattr("curbstone.standby.history.PIECE_BYTES", 1)
-    shop.attach()
+    setup.attach()
     for text in "abc":
-        before = shop.objects
-        shop.write(text)
-        shop.receive()
-        assert len(shop.objects) > len(before)
-    assert shop.restored() == {"a", "b", "c"}
+        before = setup.objects
+        setup.write(text)
+        setup.receive()
+        assert len(setup.objects) > len(before)
+    assert setup.restored() == {"a", "b", "c"}
 
 
-def test_changes_since_the_last_object_are_received_again_after_a_kill(shop: ObjectShop) -> None:
-    shop.attach()
-    first = shop.write("a")
-    shop.receive()
-    shop.pass_time(EVERY_MS)
-    second = shop.write("b")
-    shop.receive()
-    shop.kill_the_recorder()
-    assert shop.restored() == {"a"}
-    third = shop.write("c")
-    assert shop.attach().is_resumed
-    shop.pass_time(EVERY_MS)
-    assert [shop.restored(moment) for moment in (first, second, third)] == [{"a"}, {"a", "b"}, {"a", "b", "c"}]
-    assert shop.followers.figures().copies == 1
+def test_changes_since_the_last_object_are_received_again_after_a_kill(setup: ObjectRecordingSetup) -> None:
+    setup.attach()
+    first = setup.write("a")
+    setup.receive()
+    setup.pass_time(EVERY_MS)
+    second = setup.write("b")
+    setup.receive()
+    setup.kill_the_recorder()
+    assert setup.restored() == {"a"}
+    third = setup.write("c")
+    assert setup.attach().is_resumed
+    setup.pass_time(EVERY_MS)
+    assert [setup.restored(moment) for moment in (first, second, third)] == [{"a"}, {"a", "b"}, {"a", "b", "c"}]
+    assert setup.followers.figures().copies == 1
 
 
-def test_outage_beyond_the_backlog_leaves_a_gap(shop: ObjectShop, monkeypatch: pytest.MonkeyPatch) -> None:
-    shop.attach()
-    first = shop.write("a")
-    shop.receive()
-    shop.pass_time(EVERY_MS)
-    shop.write("b")
+def test_outage_beyond_the_backlog_leaves_a_gap(setup: ObjectRecordingSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup.attach()
+    first = setup.write("a")
+    setup.receive()
+    setup.pass_time(EVERY_MS)
+    setup.write("b")
     with monkeypatch.context() as away:
 
         def create(_store: object, name: str, _data: bytes) -> None:
             raise OSError(f"{name} can't be written")
 
-        away.setattr(type(shop.target), "create", create)
-        shop.now_ms += EVERY_MS
+        away.setattr(type(setup.target), "create", create)
+        setup.now_ms += EVERY_MS
         with pytest.raises(OSError, match=r"part can't be written"):
-            shop.receive()
-        shop.recorder.close()
-        shop.leave()
-        lost = shop.write("c" * 200)
+            setup.receive()
+        setup.recorder.close()
+        setup.leave()
+        lost = setup.write("c" * 200)
         for letter in "defghij":
-            shop.write(letter * 200)
-    shop.recorder = shop.new_recorder()
-    assert not shop.attach().is_resumed
-    assert shop.restored(first) == {"a"} and len(shop.restored()) == 10
-    assert [each.bases for each in stretches(shop.target)] == [1, 1]
+            setup.write(letter * 200)
+    setup.recorder = setup.new_recorder()
+    assert not setup.attach().is_resumed
+    assert setup.restored(first) == {"a"} and len(setup.restored()) == 10
+    assert [each.bases for each in stretches(setup.target)] == [1, 1]
     with pytest.raises(BackupError, match="it has nothing of"):
-        shop.restored(lost)
+        setup.restored(lost)
 
 
-def test_ending_recorder_stores_pending_changes(shop: ObjectShop) -> None:
-    shop.attach()
-    shop.write("a")
-    shop.receive()
-    shop.recorder.close()
-    assert shop.restored() == {"a"}
-    shop.leave()
+def test_ending_recorder_stores_pending_changes(setup: ObjectRecordingSetup) -> None:
+    setup.attach()
+    setup.write("a")
+    setup.receive()
+    setup.recorder.close()
+    assert setup.restored() == {"a"}
+    setup.leave()
 
 
-def test_unneeded_objects_are_removed(shop: ObjectShop) -> None:
-    shop.attach()
-    shop.write("a")
-    shop.receive()
+def test_unneeded_objects_are_removed(setup: ObjectRecordingSetup) -> None:
+    setup.attach()
+    setup.write("a")
+    setup.receive()
     for _ in range(5):
-        shop.pass_time(HOUR_MS)
-        assert shop.recorder.is_due
-        shop.leave()
-        shop.attach()
-    (stretch,) = stretches(shop.target)
-    assert shop.now_ms - 3 * HOUR_MS < stretch.from_ms <= shop.now_ms - HOUR_MS
-    assert shop.objects == {part.name for part in parts_of(shop.target)} and len(shop.objects) < 8
-    assert shop.restored() == {"a"}
+        setup.pass_time(HOUR_MS)
+        assert setup.recorder.is_due
+        setup.leave()
+        setup.attach()
+    (stretch,) = stretches(setup.target)
+    assert setup.now_ms - 3 * HOUR_MS < stretch.from_ms <= setup.now_ms - HOUR_MS
+    assert setup.objects == {part.name for part in parts_of(setup.target)} and len(setup.objects) < 8
+    assert setup.restored() == {"a"}
 
 
-def test_latest_of_two_recorders_continues(shop: ObjectShop) -> None:
-    shop.attach()
-    shop.write("a")
-    shop.receive()
-    other = Recorder(History(shop.open_target()), lambda: 0, keep_ms=HOUR_MS, base_every_ms=HOUR_MS)
-    before = shop.objects
+def test_latest_of_two_recorders_continues(setup: ObjectRecordingSetup) -> None:
+    setup.attach()
+    setup.write("a")
+    setup.receive()
+    other = Recorder(History(setup.open_target()), lambda: 0, keep_ms=HOUR_MS, base_every_ms=HOUR_MS)
+    before = setup.objects
     with pytest.raises(DataDirectoryError, match=r"another process has begun to write to file://\S+/objects"):
-        shop.pass_time(EVERY_MS)
-    assert shop.objects == before
+        setup.pass_time(EVERY_MS)
+    assert setup.objects == before
     with pytest.raises(DataDirectoryError, match="another process has begun"):
-        shop.new_recorder()
-    shop.recorder = other
-    shop.leave()
-    assert shop.attach().is_resumed
+        setup.new_recorder()
+    setup.recorder = other
+    setup.leave()
+    assert setup.attach().is_resumed
     other.close()
-    assert shop.restored() == {"a"}
+    assert setup.restored() == {"a"}
 
 
-def test_an_object_is_never_replaced(shop: ObjectShop) -> None:
-    shop.attach()
-    shop.write("a")
-    shop.receive()
-    writer = shop.target.begin("")
+def test_an_object_is_never_replaced(setup: ObjectRecordingSetup) -> None:
+    setup.attach()
+    setup.write("a")
+    setup.receive()
+    writer = setup.target.begin("")
     writer.write(b"other")
-    name = next(iter(shop.objects))
+    name = next(iter(setup.objects))
     with pytest.raises(OSError, match="already exists"):
         writer.finish(name)
-    assert (shop.path / "objects" / name).read_bytes() != b"other"
+    assert (setup.path / "objects" / name).read_bytes() != b"other"
 
 
-def test_late_object_is_skipped_and_removed(shop: ObjectShop) -> None:
-    shop.attach()
+def test_late_object_is_skipped_and_removed(setup: ObjectRecordingSetup) -> None:
+    setup.attach()
     for text in "abc":
-        shop.write(text)
-        shop.receive()
-        shop.pass_time(EVERY_MS)
-    part = parts_of(shop.target)[-2]
+        setup.write(text)
+        setup.receive()
+        setup.pass_time(EVERY_MS)
+    part = parts_of(setup.target)[-2]
     names = []
     for end in (part.end - 1, part.end + 1):
         late = Part(part.number, part.life, part.start, end, part.first_ms, part.last_ms)
-        (shop.path / "objects" / late.name).write_bytes(b"not the same")
+        (setup.path / "objects" / late.name).write_bytes(b"not the same")
         names.append(late.name)
-    assert shop.restored() == {"a", "b", "c"}
-    shop.kill_the_recorder()
-    assert not shop.objects & set(names)
-    assert shop.attach().is_resumed and shop.restored() == {"a", "b", "c"}
+    assert setup.restored() == {"a", "b", "c"}
+    setup.kill_the_recorder()
+    assert not setup.objects & set(names)
+    assert setup.attach().is_resumed and setup.restored() == {"a", "b", "c"}
 
 
 def test_chain_keeps_its_gaps() -> None:
@@ -368,10 +368,10 @@ def test_moments_under_load_can_be_restored_after_kills_of_the_recorder(s3: Fron
         producer = threading.Thread(target=produce)
         producer.start()
         try:
-            until(lambda: has_base(follower.parts()))
+            wait_until(lambda: has_base(follower.parts()))
             for _ in range(2):
                 count = len(follower.parts())
-                until(partial(follower.has_parts, count + 2))
+                wait_until(partial(follower.has_parts, count + 2))
                 assert follower.end(signal.SIGKILL) == -signal.SIGKILL
                 follower.start()
         finally:
@@ -396,11 +396,11 @@ def test_moments_under_load_can_be_restored_after_kills_of_the_recorder(s3: Fron
 def test_recorder_waits_for_an_unreachable_store(s3: Front, tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", BACKLOG) as server, recording(tmp_path, server) as follower:
         publish(server, "one")
-        until(lambda: has_base(follower.parts()))
+        wait_until(lambda: has_base(follower.parts()))
         for number, status in enumerate((0, 503, 403)):
             s3.status = status
             publish(server, f"during {number}")
-            until(partial(follower.has_failed, number + 1))
+            wait_until(partial(follower.has_failed, number + 1))
             s3.status = None
             follower.has_everything(server)
         assert call(server, "GET", "/v2/standby")["copies"] == 1
@@ -410,25 +410,25 @@ def test_recorder_waits_for_an_unreachable_store(s3: Front, tmp_path: Path) -> N
 
 def test_stopping_server_sends_everything_to_the_store(s3: Front, tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", BACKLOG) as server, recording(tmp_path, server, "--every=1h") as follower:
-        until(lambda: has_base(follower.parts()))
+        wait_until(lambda: has_base(follower.parts()))
         publish(server, *map(str, range(100)))
         count = len(follower.parts())
         assert server.stop() == 0
-        until(lambda: follower.has_parts(count + 1))
+        wait_until(lambda: follower.has_parts(count + 1))
         assert follower.end() == 0
     assert restored_at(tmp_path) == [str(number) for number in range(100)]
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_stopped_command_stores_pending_changes_or_fails(
-    shop: ObjectShop, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+    setup: ObjectRecordingSetup, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     def pieces(recorder: Recorder) -> Iterator[int]:
-        shop.recorder = recorder
-        shop.attach()
+        setup.recorder = recorder
+        setup.attach()
         yield 1
-        shop.write("a")
-        shop.receive()
+        setup.write("a")
+        setup.receive()
         if fails:
             monkeypatch.setattr(ObjectParts, "create", create)
         raise KeyboardInterrupt
@@ -441,9 +441,9 @@ def test_stopped_command_stores_pending_changes_or_fails(
     monkeypatch.setattr(following, "_pieces", pieces)
     monkeypatch.setattr(logs, "begin", lambda *_: None)
     with pytest.raises(OSError, match="the store is away") if fails else nullcontext():
-        following.follow(f"file://{shop.path}/objects", keep_s=3600, base_every_s=3600, every_s=3600)
-    assert shop.restored() == (set() if fails else {"a"})
-    shop.leave()
+        following.follow(f"file://{setup.path}/objects", keep_s=3600, base_every_s=3600, every_s=3600)
+    assert setup.restored() == (set() if fails else {"a"})
+    setup.leave()
 
 
 def test_invalid_store_is_named(s3: Front, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.standby.plants import PLANTS, histories_until_found
+from tests.standby.plants import PLANTED_BUGS, histories_until_found
 
 HISTORIES_MAX = 300
 FOUND_SOON = (
@@ -23,6 +23,6 @@ def test_pair_simulation_finds_a_planted_bug_soon(name: str) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", sorted(PLANTS.keys() - {*FOUND_SOON}))
+@pytest.mark.parametrize("name", sorted(PLANTED_BUGS.keys() - {*FOUND_SOON}))
 def test_pair_simulation_finds_a_planted_bug(name: str) -> None:
     assert histories_until_found(name, HISTORIES_MAX) is not None

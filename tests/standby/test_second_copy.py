@@ -58,9 +58,9 @@ class Server:
         self.disk = OsDisk(path)
         self.ending = FakeEnding()
         self.state_files = server_state_files(self.disk)
-        self.begin_life()
+        self.start_server()
 
-    def begin_life(self) -> None:
+    def start_server(self) -> None:
         self.stream = Stream(lambda: 1, kept_bytes=1 << 16)
         self.shipped = ShippingDisk(self.disk, self.stream)
         self.followers = Followers(self.stream, self.disk, lambda: 1, self.state_files, self.ending)
@@ -153,7 +153,7 @@ def test_copy_resumes_and_is_acknowledged(pair: Pair) -> None:
 def test_equal_files_are_not_copied_again(pair: Pair) -> None:
     pair.attach()
     pair.leave()
-    pair.server.begin_life()
+    pair.server.start_server()
     file = pair.server.shipped.open("first")
     file.write(BLOCK_BYTES, [b"x"])
     file.close()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kit.commands import curbstone
 from tests.kit.server import NotReady, ServerProcess, call
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 from tests.standby.second import StandbyProcess
 
 BACKLOG = "--standby-backlog=1MiB"
@@ -62,7 +62,7 @@ def test_copy_can_be_promoted_offline_and_the_former_server_ends(tmp_path: Path)
         publish(server, "one")
         with StandbyProcess(other, server.url) as standby, StandbyProcess(third, server.url) as later:
             standby.has_everything(server)
-            until(lambda: later.state()["is_complete"])
+            wait_until(lambda: later.state()["is_complete"])
         with pytest.raises(NotReady, match="is a copy of another server: let it follow with curbstone standby"):
             ServerProcess(other)
         done = curbstone("promote", str(other), "--accept-loss", cwd=tmp_path)

@@ -17,7 +17,7 @@ from curbstone_client.sync import Client
 from tests.kit.authority import Authority
 from tests.kit.commands import curbstone
 from tests.kit.server import ServerProcess, bodies, call
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 from tests.standby.second import StandbyProcess
 
 BACKLOG = "--standby-backlog=1MiB"
@@ -102,7 +102,7 @@ def test_standby_reports_a_missing_server_and_serves_after_promotion(tmp_path: P
             at = standby.status_url
             server.kill()
             reason = f"there is no connection to the server at {server.url}"
-            until(lambda: get(f"{at}/healthz")[1]["reasons"] == [reason])
+            wait_until(lambda: get(f"{at}/healthz")[1]["reasons"] == [reason])
             assert get(f"{at}/healthz")[1]["status"] == "degraded"
             assert get(f"{at}/v2/standby")[1]["lag_seconds"] is not None, "it goes on counting"
             assert standby.promote("--accept-loss").code == 0
@@ -161,7 +161,7 @@ def test_a_standby_of_a_standby_waits_until_that_serves(tmp_path: Path) -> None:
         StandbyProcess(tmp_path / "other", server.url, BACKLOG) as standby,
         StandbyProcess(tmp_path / "third", standby.status_url) as third,
     ):
-        until(lambda: "is a standby, too: it has no changes to follow; trying again" in third.log)
+        wait_until(lambda: "is a standby, too: it has no changes to follow; trying again" in third.log)
 
 
 def test_lag_counts_from_the_last_complete_moment() -> None:

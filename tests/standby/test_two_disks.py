@@ -17,8 +17,8 @@ import pytest
 from tests.kit.commands import curbstone
 from tests.kit.results import record
 from tests.kit.server import ServerProcess, bodies, call
-from tests.kit.until import until
-from tests.standby.load import Load, confirms, in_sync
+from tests.kit.waiting import wait_until
+from tests.standby.load import Load, confirms, wait_in_sync
 from tests.standby.second import StandbyProcess
 
 OPTIONS = ("--standby-backlog=1MiB", "--confirm-with=standby", "--cap=64MiB")
@@ -33,17 +33,17 @@ def test_confirmed_messages_are_on_both_disks_when_the_server_is_killed(tmp_path
     patience = "--standby-patience=1"
     with ServerProcess(tmp_path / "data", *OPTIONS, NEVER) as server:  # noqa: SIM117 its URL is needed
         with StandbyProcess(tmp_path / "other", server.url, *OPTIONS, patience) as standby:
-            in_sync(server)
+            wait_in_sync(server)
             call(server, "PUT", "/v2/default/queues/q", {})
             load = Load(server.url)
             with load.running():
-                until(lambda: len(load.confirmed) > 100)
+                wait_until(lambda: len(load.confirmed) > 100)
                 server.kill()
                 done = standby.promote()
                 assert done.code == 0 and "nothing that was confirmed is missing" in done.out
                 load.urls.append(standby.url)
                 before = len(load.confirmed)
-                until(lambda: len(load.confirmed) > before + 100)
+                wait_until(lambda: len(load.confirmed) > before + 100)
             found = bodies(standby)
             assert set(load.confirmed) <= set(found)
             ids = call(standby, "GET", "/v2/default/queues/q/messages?limit=1000")["messages"]
@@ -57,7 +57,7 @@ def test_nothing_is_confirmed_without_a_standby_until_patience_ends(tmp_path: Pa
         with StandbyProcess(tmp_path / "other", server.url) as standby:
             standby.is_promotable()
             standby.kill()
-            until(lambda: confirms(server) == "waiting")
+            wait_until(lambda: confirms(server) == "waiting")
             publish(server, "one")
             assert confirms(server) == "alone"
             assert "the server continues alone" in server.log
@@ -67,12 +67,12 @@ def test_nothing_is_confirmed_without_a_standby_until_patience_ends(tmp_path: Pa
             server.restart(same_ports=True)
             assert confirms(server) == "alone", "it was noted"
             standby.restart()
-            in_sync(server)
+            wait_in_sync(server)
             server.kill()
             server.args = (*OPTIONS, "--standby-patience=600")  # so that it still waits when it is asked, however late
             server.restart(same_ports=True)
             assert confirms(server) in ("waiting", "joining", "sync")
-            in_sync(server)
+            wait_in_sync(server)
 
 
 def test_server_waiting_for_its_standby_is_not_ready(tmp_path: Path) -> None:
@@ -87,29 +87,29 @@ def test_server_waiting_for_its_standby_is_not_ready(tmp_path: Path) -> None:
                 return error.read().decode()
             return ""
 
-        until(lambda: "the standby: it is away" in why_not_ready())
+        wait_until(lambda: "the standby: it is away" in why_not_ready())
         assert sent.is_alive()
         with StandbyProcess(tmp_path / "other", server.url):
             sent.join(60)
             assert not sent.is_alive()
-            until(lambda: why_not_ready() == "")
+            wait_until(lambda: why_not_ready() == "")
             with StandbyProcess(tmp_path / "third", server.url) as third:
-                until(lambda: "confirms wait for copy" in third.log)
+                wait_until(lambda: "confirms wait for copy" in third.log)
 
 
 def test_stop_under_load_waits_for_the_standby_to_acknowledge_the_last_commit(tmp_path: Path) -> None:
     """The connections of followers were closed with all others, so that what was under way was not confirmed."""
     with ServerProcess(tmp_path / "data", *OPTIONS, NEVER) as server:  # noqa: SIM117 its URL is needed
         with StandbyProcess(tmp_path / "other", server.url, *OPTIONS, NEVER) as standby:
-            in_sync(server)
+            wait_in_sync(server)
             call(server, "PUT", "/v2/default/queues/q", {})
             load = Load(server.url)
             with load.running():
                 for _ in range(5):
-                    load.goes_on()
+                    load.wait_for_progress()
                     assert server.stop() == 0, server.log
                     server.restart(same_ports=True)
-                    in_sync(server)
+                    wait_in_sync(server)
             assert "were not confirmed" not in server.log
             assert server.stop() == 0
             assert standby.promote().code == 0
@@ -128,7 +128,7 @@ def test_stop_without_the_standby_reports_unconfirmed_messages(tmp_path: Path) -
 
         sent = threading.Thread(target=declare)
         sent.start()
-        until(lambda: any((tmp_path / "data" / "queues").iterdir()))
+        wait_until(lambda: any((tmp_path / "data" / "queues").iterdir()))
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(60) == 1
         sent.join()
@@ -146,7 +146,7 @@ def test_switchover_loses_nothing(tmp_path: Path) -> None:
             standby.has_everything(server)
             load = Load(server.url)
             with load.running():
-                until(lambda: len(load.confirmed) > 100)
+                wait_until(lambda: len(load.confirmed) > 100)
                 done = curbstone("switchover", "--server", server.url, cwd=tmp_path)
                 assert done.code == 0 and "which serves as term 2" in done.out
                 assert server.process.wait(60) == 7
@@ -155,7 +155,7 @@ def test_switchover_loses_nothing(tmp_path: Path) -> None:
                 assert curbstone("queues", "--server", both, cwd=tmp_path).code == 0, "the second one answers"
                 load.urls.append(standby.url)
                 before = len(load.confirmed)
-                until(lambda: len(load.confirmed) > before + 50)
+                wait_until(lambda: len(load.confirmed) > before + 50)
             assert set(load.confirmed) <= set(bodies(standby))
             assert not (other / "ids").exists()
             with StandbyProcess(data, standby.url) as former:
@@ -178,7 +178,7 @@ def test_failovers_of_real_processes_lose_nothing(tmp_path: Path) -> None:
     server: ServerProcess = ServerProcess(folders[0], *OPTIONS, NEVER)
     load = Load(server.url)
     standby = StandbyProcess(folders[1], server.url, *OPTIONS, NEVER)
-    in_sync(server)
+    wait_in_sync(server)
     call(server, "PUT", "/v2/default/queues/q", {})
     failovers = kills = handovers = 0
     end = time.monotonic() + seconds
@@ -210,7 +210,7 @@ def test_failovers_of_real_processes_lose_nothing(tmp_path: Path) -> None:
                 server = standby
                 load.urls = [server.url]
                 standby = StandbyProcess(folder, server.url, *OPTIONS, NEVER, "--discard")
-            in_sync(server)
+            wait_in_sync(server)
     missing = set(load.confirmed) - set(bodies(server))
     counts = {"failovers": failovers, "switchovers": handovers, "messages confirmed": len(load.confirmed)}
     record("failovers", counts, is_finding=bool(missing))

@@ -14,8 +14,8 @@ from tests.crash.killable import KillableServer
 from tests.crash.test_real_file import CAP, QUEUES, Run, seed_of_run
 from tests.kit.results import recorded
 from tests.kit.server import ServerProcess, bodies, call
-from tests.kit.until import until
-from tests.standby.load import Load, in_sync
+from tests.kit.waiting import wait_until
+from tests.standby.load import Load, wait_in_sync
 from tests.standby.second import StandbyProcess
 
 OPTIONS = ("--standby-backlog=1MiB", "--confirm-with=standby", "--standby-patience=never")
@@ -29,7 +29,7 @@ class FailingOver(KillableServer):
         self._rng = rng
         self._standby = StandbyProcess(folders[1], server.url, *OPTIONS)
         super().__init__(server)
-        in_sync(server)
+        wait_in_sync(server)
 
     def kill(self, *args: object) -> None:
         if self._rng.random() < 0.3:
@@ -44,8 +44,8 @@ class FailingOver(KillableServer):
         former, self.process = self.process, self._standby
         self._standby = StandbyProcess(former.data_dir, self.process.url, *OPTIONS, "--discard")
         self._begin_boot()
-        in_sync(self.process)
-        until(lambda: not any("the standby" in reason for reason in self.get("/healthz")[1]["reasons"]))
+        wait_in_sync(self.process)
+        wait_until(lambda: not any("the standby" in reason for reason in self.get("/healthz")[1]["reasons"]))
 
     def stop(self) -> None:
         """End both."""
@@ -103,7 +103,7 @@ def test_server_waits_while_the_standby_disk_is_full(tmp_path: Path) -> None:
             for at in range(0, len(noise), 10):
                 batch = [{"message": body} for body in noise[at : at + 10]]
                 call(server, "POST", "/v2/default/queues/q/messages/batch", batch)
-            until(lambda: "there is no room: " in standby.log)
+            wait_until(lambda: "there is no room: " in standby.log)
             (reason,) = standby.status("/healthz")["reasons"]
             assert reason.startswith("there is no room: ")
             subprocess.run(["mount", "-o", "remount,size=200m", str(disk)], check=True)
@@ -128,15 +128,15 @@ def test_standby_killed_during_a_copy_restarts_it(tmp_path: Path) -> None:
         load = Load(server.url)
         with load.running(), StandbyProcess(tmp_path / "other", server.url, "--cap=64MiB") as standby:
             for _ in range(4):
-                until(lambda: call(server, "GET", "/v2/standby")["followers"])
-                load.goes_on(rng.randrange(1, 20))
+                wait_until(lambda: call(server, "GET", "/v2/standby")["followers"])
+                load.wait_for_progress(rng.randrange(1, 20))
                 standby.kill()
                 if not standby.state()["is_complete"]:
                     refused = standby.promote("--accept-loss")
                     assert refused.code == 1 and "the copy is not complete" in refused.err
                 standby.restart()
             standby.has_everything(server)
-            load.goes_on()
+            load.wait_for_progress()
             confirmed = list(load.confirmed)
             standby.has_everything(server)
             server.kill()

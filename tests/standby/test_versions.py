@@ -11,7 +11,7 @@ import pytest
 from tests.kit.commands import curbstone
 from tests.kit.ops_tools import ROOT
 from tests.kit.server import ServerProcess, bodies, call, clean_environment
-from tests.standby.load import Load, in_sync
+from tests.standby.load import Load, wait_in_sync
 from tests.standby.second import StandbyProcess
 
 RELEASE = "0.3.0"
@@ -47,21 +47,21 @@ def test_a_rolling_upgrade_loses_nothing(release: dict[str, str], tmp_path: Path
     with ServerProcess(one, *SYNC, env=release) as server:
         assert f"curbstone {RELEASE} " in server.log
         with StandbyProcess(two, server.url, *SYNC, env=release) as former:
-            in_sync(server)
+            wait_in_sync(server)
             call(server, "PUT", "/v2/default/queues/q", {})
             former.kill()
         load = Load(server.url)
         with load.running(), StandbyProcess(two, server.url, *SYNC) as standby:  # the standby is upgraded first
-            in_sync(server)
-            load.goes_on()
+            wait_in_sync(server)
+            load.wait_for_progress()
             done = curbstone("switchover", "--server", server.url, cwd=tmp_path)
             assert done.code == 0, done.err
             assert server.process.wait(60) == 7
             ServerProcess.read_addresses(standby, standby.process)
             load.urls.append(standby.url)
             with StandbyProcess(one, standby.url, *SYNC) as other:  # then the machine that has handed over
-                in_sync(standby)
-                load.goes_on()
+                wait_in_sync(standby)
+                load.wait_for_progress()
                 confirmed = list(load.confirmed)
                 standby.kill()
                 assert other.promote().code == 0

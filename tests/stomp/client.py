@@ -67,7 +67,7 @@ class Listener(stomp.ConnectionListener):  # type: ignore[misc]
             self.errors.append(frame)
             self.heard.notify_all()
 
-    def until(self, condition: Callable[[], bool]) -> None:
+    def wait_until(self, condition: Callable[[], bool]) -> None:
         with self.heard:
             assert self.heard.wait_for(condition, WAIT_S)
 
@@ -82,7 +82,7 @@ def exercise(kind: Any, address: tuple[str, int]) -> None:
     # Its 1.0 decodes escapes, which 1.0 does not have.
     value = "a:b" if kind is stomp.Connection10 else "a:b\\c"
     connection.send("/queue/a", "hellö: w\\rld", headers={"k": value, "receipt": "r1"})
-    listener.until(lambda: "r1" in listener.receipts and len(listener.messages) == 1)
+    listener.wait_until(lambda: "r1" in listener.receipts and len(listener.messages) == 1)
     message = listener.messages[0]
     assert message.body == "hellö: w\\rld"
     assert message.headers["k"] == value
@@ -95,8 +95,8 @@ def exercise(kind: Any, address: tuple[str, int]) -> None:
     transaction = connection.begin()
     connection.send("/queue/a", "in a transaction", transaction=transaction)
     connection.commit(transaction)
-    listener.until(lambda: len(listener.messages) == 2)
+    listener.wait_until(lambda: len(listener.messages) == 2)
     assert listener.messages[1].body == "in a transaction"
     connection.disconnect(receipt="bye")
-    listener.until(lambda: "bye" in listener.receipts)
+    listener.wait_until(lambda: "bye" in listener.receipts)
     assert not listener.errors

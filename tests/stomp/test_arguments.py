@@ -10,7 +10,7 @@ import pytest
 from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions
 from curbstone.stomp.limits import Limits
-from tests.kit.engine import until
+from tests.kit.engine import wait_until
 from tests.stomp.client import Peer
 from tests.stomp.serving import World, serving
 
@@ -73,7 +73,7 @@ def test_queue_is_deleted_with_its_last_subscriber(tmp_path: Path, header: str, 
             assert await answer(peer, f"SUBSCRIBE|id:1|destination:/queue/q|{header}") == "RECEIPT"
             assert await answer(peer, "SEND|destination:/queue/q") in ("RECEIPT", "MESSAGE")
             await peer.send(f"{end.replace('|', chr(10))}\nreceipt:e\n\n\0".encode())
-            await until(lambda: options_of(world) is None)
+            await wait_until(lambda: options_of(world) is None)
 
     asyncio.run(main())
 

@@ -13,7 +13,7 @@ import stomp
 from curbstone.access.private_queues import AT_ONCE
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
-from tests.kit.engine import A, until
+from tests.kit.engine import A, wait_until
 from tests.stomp.client import exercise
 from tests.stomp.serving import SUB, World, run
 
@@ -118,7 +118,7 @@ async def test_topics_and_their_queues(world: World) -> None:
     for reader in readers:
         assert (await reader.frame()).body == b"hot"
         await reader.close()
-    await until(lambda: not world.broker.private_queues())
+    await wait_until(lambda: not world.broker.private_queues())
 
 
 async def test_acks_of_a_topic_are_confirmed_although_its_queue_is_deleted(world: World) -> None:
@@ -130,7 +130,7 @@ async def test_acks_of_a_topic_are_confirmed_although_its_queue_is_deleted(world
         ack = b"ACK\nid:%b\nreceipt:a\n\n\0" % message.headers["ack"].encode()
         await peer.send(goodbye + ack + b"DISCONNECT\nreceipt:d\n\n\0")
         assert [frame.headers.get("receipt-id") for frame in await peer.read_all()] == ["a", "d"]
-        await until(lambda: not world.broker.private_queues())
+        await wait_until(lambda: not world.broker.private_queues())
 
 
 async def test_a_deleted_queue_ends_its_subscribers_with_an_error(world: World) -> None:
@@ -149,7 +149,7 @@ async def test_a_deleted_queue_ends_its_subscribers_with_an_error(world: World) 
 @pytest.mark.parametrize("kind", [stomp.Connection10, stomp.Connection11, stomp.Connection12])
 async def test_stomp_py_in_every_version(world: World, kind: Any) -> None:
     await asyncio.to_thread(exercise, kind, world.address)
-    await until(lambda: world.count() == 1)
+    await wait_until(lambda: world.count() == 1)
 
 
 @pytest.mark.source
@@ -180,7 +180,7 @@ def test_the_private_queues_of_a_connection_are_deleted_over_several_turns(
         monkeypatch.setattr(world.broker, "delete", note)
         next_turn()
         await peer.close()
-        await until(lambda: not world.broker.private_queues())
+        await wait_until(lambda: not world.broker.private_queues())
         assert len(deleted) == 100 and max(Counter(deleted).values()) <= AT_ONCE
 
     run(tmp_path, main)

@@ -12,7 +12,7 @@ import pytest
 
 from curbstone.core.options import MIB, QueueOptions
 from curbstone.stomp.limits import Limits
-from tests.kit.engine import WAIT_S, until
+from tests.kit.engine import WAIT_S, wait_until
 from tests.stomp.client import CONNECT
 from tests.stomp.serving import World, run, serving
 
@@ -57,7 +57,7 @@ async def test_m07_send_and_close_immediately(world: World) -> None:
     peer = await world.peer()
     peer.writer.write(b"SEND\ndestination:/queue/a\n\n1\0" * 500)
     peer.writer.close()
-    await until(lambda: world.count() == 500)
+    await wait_until(lambda: world.count() == 500)
 
 
 async def test_half_closed_client_gets_its_receipts(world: World) -> None:
@@ -95,7 +95,7 @@ def test_reading_stops_while_too_much_is_unconfirmed(tmp_path: Path, calls: list
         count = 100_000
         peer.writer.write(b"SEND\ndestination:/queue/a\n\n1\0" * count + b"DISCONNECT\nreceipt:r\n\n\0")
         (client,) = world.server.clients
-        await until(lambda: client.session.congested and not client.is_reading)
+        await wait_until(lambda: client.session.congested and not client.is_reading)
         taken = sum(len(bodies) for what, _queue, bodies in calls if what == "publish")
         assert taken < count, "the rest waits in the socket"
         del world.host.submit
@@ -114,7 +114,7 @@ def test_reading_stops_while_a_client_does_not_read_its_receipts(tmp_path: Path)
         peer.writer.write(f"SEND\ndestination:/queue/a\nreceipt:{receipt}\n\n1\0".encode() * count)
         (client,) = world.server.clients
         unsent = client._transport.get_write_buffer_size
-        await until(lambda: unsent() > 1_000_000 and not client.is_reading)
+        await wait_until(lambda: unsent() > 1_000_000 and not client.is_reading)
         assert client._transport.get_write_buffer_size() < 4_000_000
         assert world.count() < count
         for _ in range(count):
@@ -167,7 +167,7 @@ def test_stop_notifies_the_clients(tmp_path: Path) -> None:
         async with serving(tmp_path) as world:
             idle, busy = await world.peer(), await world.peer()
             busy.writer.write(b"SEND\ndestination:/queue/a\nreceipt:r\n\n1\0")
-            await until(lambda: bool(world.broker.queues()))
+            await wait_until(lambda: bool(world.broker.queues()))
             stopping = asyncio.ensure_future(world.server.stop())
             (error,) = await idle.read_all()
             assert error.headers["message"] == "the server is shutting down"

@@ -13,7 +13,7 @@ from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull, Unavai
 from curbstone.core.names import reply_address
 from curbstone.core.options import QueueOptions
 from curbstone.stomp.limits import Limits
-from tests.kit.engine import WAIT_S, until
+from tests.kit.engine import WAIT_S, wait_until
 from tests.kit.lab import Lab
 from tests.stomp import serving
 from tests.stomp.client import Peer
@@ -46,7 +46,7 @@ def test_a_stuck_subscriber_of_a_topic_is_closed_and_the_publishers_continue(tmp
             await publisher.send(NEWS % (n, body))
             assert (await publisher.frame()).headers["receipt-id"] == str(n)
             assert (await quick.frame()).body == body
-        await until(lambda: len(world.broker.private_queues()) == 1)
+        await wait_until(lambda: len(world.broker.private_queues()) == 1)
         # What does not fit in a full socket, its ERROR too, is cut off in the end.
         with suppress(ConnectionError):
             await asyncio.wait_for(stuck.reader.read(), WAIT_S)
@@ -79,7 +79,7 @@ def test_burst_that_fills_a_private_queue_does_not_fail_its_publisher(tmp_path: 
         got = {(await publisher.frame()).headers["receipt-id"] for _ in range(count)}
         assert got == {str(n) for n in range(count)}
         assert (await stuck.read_all())[-1].command == "ERROR"
-        await until(lambda: not world.broker.private_queues())
+        await wait_until(lambda: not world.broker.private_queues())
 
     run(tmp_path, test)
 
@@ -205,7 +205,7 @@ def test_send_creates_the_own_temporary_queue(tmp_path: Path) -> None:
         await peer.send(b"SUBSCRIBE\nid:0\ndestination:/temp-queue/r\n\n\0")
         assert (await peer.frame()).body == b"note"
         await peer.close()
-        await until(lambda: not world.broker.private_queues())
+        await wait_until(lambda: not world.broker.private_queues())
 
     run(tmp_path, test)
 

@@ -25,7 +25,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import binary_frame, text_frame
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.websocket import StompSockets
-from tests.kit.engine import WAIT_S, engine, until
+from tests.kit.engine import WAIT_S, engine, wait_until
 from tests.stomp.harness import Received, read_frames
 
 pytestmark = pytest.mark.anyio
@@ -222,7 +222,7 @@ async def test_w06_error_precedes_the_close(world: World, bad: str) -> None:
         assert frames[1].headers["receipt-id"] == "b"
         assert code == 1002
         assert reason.startswith(frames[1].body.decode().split("\n")[0][:100])
-    await until(lambda: world.count() == 1)
+    await wait_until(lambda: world.count() == 1)
 
 
 def test_w06_engine_refusal_closes_with_1008(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_reading_stops_while_receipts_are_not_read(tmp_path: Path) -> None:
             # Not awaited: the server stops reading, so the client's socket fills up.
             peer.socket.transport.set_write_buffer_limits(1 << 30)
             await produce()
-            await until(lambda: not wire.is_reading)
+            await wait_until(lambda: not wire.is_reading)
             assert world.count() < count
             for _ in range(count):
                 assert (await peer.frame()).headers["receipt-id"] == receipt

@@ -99,7 +99,7 @@ def test_publish_has_a_span_per_trace_that_ends_when_durable(world: TracedWorld)
 
     queue.publish(messages, done)
     assert not found(world, "publish"), "nothing is on disk yet"
-    world.until(lambda: not left)
+    world.wait_until(lambda: not left)
     counts = [span.attributes["messaging.batch.message_count"] for span in found(world, "publish") if span.attributes]
     assert sorted(map(str, counts)) == ["1", "2", "2"]
 
@@ -135,7 +135,7 @@ def test_automatic_consumer_spans_end_immediately(world: TracedWorld) -> None:
     queue = world.queue()
     world.peer(queue, auto=True)
     world.publish(queue, "a", "b")
-    world.until(lambda: outcomes(world) == ["auto", "auto"])
+    world.wait_until(lambda: outcomes(world) == ["auto", "auto"])
 
 
 def test_lease_spans_end_by_settle_expiry_or_requeue(world: TracedWorld) -> None:
@@ -153,7 +153,7 @@ def test_lease_spans_end_by_settle_expiry_or_requeue(world: TracedWorld) -> None
     assert world.answer(lambda done: queue.settle_by_id(fourth.delivery.message.seq, done)) == (None, True)
     assert outcomes(world) == ["nack", "returned", "deleted"]
     end_ms = third.expires_ms
-    world.until(lambda: world.lab.host.now_ms() > end_ms + 2000)
+    world.wait_until(lambda: world.lab.host.now_ms() > end_ms + 2000)
     assert outcomes(world) == ["nack", "returned", "deleted", "expired"]
 
 
@@ -186,7 +186,7 @@ def test_refused_publish_span_is_an_error(world: TracedWorld) -> None:
     answers: list[CurbstoneError | None] = []
     try:
         queue.publish([Message(b"too large")], lambda error, _first, _count: answers.append(error))
-        world.until(lambda: answers)
+        world.wait_until(lambda: answers)
     except CurbstoneError as error:
         answers.append(error)
     assert answers[0] is not None

@@ -13,7 +13,7 @@ from curbstone.charts import NAME
 from curbstone.gateway.resources.metrics.chart_file import DAY, HOUR, SERVER, encode_row
 from tests.kit.guarded_server import guarded_server
 from tests.kit.server import ServerProcess
-from tests.kit.until import until
+from tests.kit.waiting import wait_until
 
 READY = "messages_ready"
 USERS = """
@@ -47,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         (directory,) = data.joinpath("queues").iterdir()
         write_history(data, directory.name, 100)
         process.restart()
-        until(lambda: any(get(process, "?queue=shop/orders").json()["queues"][0][READY]))  # opened after the start
+        wait_until(lambda: any(get(process, "?queue=shop/orders").json()["queues"][0][READY]))  # opened after the start
         yield process
 
 

@@ -38,7 +38,7 @@ def wires(gateway: Running) -> list[WebSocketProtocol]:
     return [connection for connection in gateway.server.clients if isinstance(connection, WebSocketProtocol)]
 
 
-async def until(happened: Callable[[], bool]) -> None:
+async def wait_until(happened: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not happened():
             await asyncio.sleep(0)
@@ -65,7 +65,7 @@ async def test_incomplete_message_ends_the_connection(gateway: Running, protocol
     reader, writer = await gateway.raw_socket("", protocol)
     [wire] = wires(gateway)
     writer.write(begun)
-    await until(lambda: wire.unfinished_bytes > 0)
+    await wait_until(lambda: wire.unfinished_bytes > 0)
     now = asyncio.get_running_loop().time()
     wire.check(now + MESSAGE_S_MAX - 1)
     assert wire._session is not None
@@ -81,12 +81,12 @@ async def test_trickling_message_times_out_despite_pings(gateway: Running) -> No
     reader, writer = await gateway.raw_socket("", "publish")
     [wire] = wires(gateway)
     writer.write(masked(Opcode.BINARY, b"x", fin=False))
-    await until(lambda: wire.unfinished_bytes == 2)
+    await wait_until(lambda: wire.unfinished_bytes == 2)
     now = asyncio.get_running_loop().time()
     for _ in range(3):
         before = wire.unfinished_bytes
         writer.write(masked(Opcode.CONT, b"y", fin=False) + masked(Opcode.PING, b""))
-        await until(lambda before=before: wire.unfinished_bytes > before)  # type: ignore[misc]
+        await wait_until(lambda before=before: wire.unfinished_bytes > before)  # type: ignore[misc]
     wire.check(now + MESSAGE_S_MAX + 1)
     assert wire._session is None
     writer.transport.abort()
@@ -110,17 +110,17 @@ async def test_incomplete_messages_of_all_sockets_are_bounded(tmp_path: Path) ->
         kept = wires(gateway)
         for _, writer in peers:
             writer.write(begun)
-        await until(lambda: budget.refused >= 1)
+        await wait_until(lambda: budget.refused >= 1)
         assert sum(wire.unfinished_bytes for wire in wires(gateway)) < budget.share_max + 2 * size
         # One that comes at once is taken all the same.
         reader, writer = await gateway.raw_socket("", "publish")
         writer.write(masked(Opcode.BINARY, b"y" * 1_000_000))
         taken = asyncio.create_task(reader.readexactly(2))
-        await until(lambda: budget.check() or taken.done())  # type: ignore[func-returns-value]  # a second each
+        await wait_until(lambda: budget.check() or taken.done())  # type: ignore[func-returns-value]  # a second each
         assert await taken == b"\x81\x00"
         for _, peer in [*peers, (reader, writer)]:
             peer.transport.abort()
-        await until(lambda: not wires(gateway))
+        await wait_until(lambda: not wires(gateway))
         assert budget.bytes == 0
         assert not any(wire.unfinished_bytes for wire in kept), "also before Python finds its cycles"
 
