@@ -20,11 +20,9 @@ class Recorder:
         self._processes = 0
 
     def invoke(self, f: str, **value: str) -> Operation:
-        """Note that an operation begins."""
         return Operation(self, f, value, self.now())
 
     def now(self) -> int:
-        """Return the time in ns."""
         return time.monotonic_ns()
 
     def add(self, f: str, value: dict[str, str], begun: int, outcome: str) -> None:
@@ -42,7 +40,6 @@ class Operation:
         self._recorder, self._f, self._value, self._begun = recorder, f, value, begun
 
     def end(self, outcome: str) -> None:
-        """Note its end."""
         self._recorder.add(self._f, self._value, self._begun, outcome)
 
     def delivered(self, message: str, key: str, message_id: str) -> None:

@@ -83,7 +83,6 @@ class Machines:
         self._change_places("failovers")
 
     def switch_over(self) -> None:
-        """Have the server hand over."""
         self.is_ready()
         done = curbstone("switchover", "--server", self.server.url, cwd=self.server.data_dir.parent)
         assert done.code == 0, done.err
@@ -110,7 +109,6 @@ class Machines:
         return clients.run(faults, self.rng)
 
     def close(self) -> None:
-        """End both."""
         for each in (self.server, self.standby):
             each.kill()
 

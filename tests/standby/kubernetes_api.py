@@ -88,7 +88,6 @@ class KubernetesApi:
             return 200, self.put(given)
 
     def put(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Store an object."""
         self.writes += 1
         stored = {**given, "metadata": {**given["metadata"], "resourceVersion": str(1000 + self.writes)}}
         self.objects[given["metadata"]["name"]] = stored

@@ -162,7 +162,6 @@ class Machine:
                 turn()
 
     def refresh(self) -> None:
-        """Look at the clock."""
         holder = self.holder
         assert holder is not None
         if self.now_ms() - self.ticked_ms < TICK_MS:

@@ -185,7 +185,6 @@ class World:
 
 
 def simulate(seed: int) -> None:
-    """Run one history."""
     try:
         World(seed).run()
     except BaseException as error:

@@ -19,7 +19,6 @@ def confirms(server: ServerProcess) -> str:
 
 
 def wait_in_sync(server: ServerProcess) -> None:
-    """Wait until a standby is."""
     wait_until(lambda: confirms(server) == "sync")
 
 

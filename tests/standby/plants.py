@@ -255,7 +255,6 @@ def histories_until_found(name: str, most: int, seed: int = 0) -> int | None:
 
 
 def main() -> None:
-    """Look for one planted bug."""
     logging.disable(logging.CRITICAL)
     PairRun.counts.clear()
     name = sys.argv[1]

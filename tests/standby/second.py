@@ -40,7 +40,6 @@ class StandbyProcess(ServerProcess):
         return super()._start(again)
 
     def state(self) -> dict[str, Any]:
-        """What its directory records."""
         try:
             found: dict[str, Any] = json.loads((self.data_dir / "standby" / "state").read_bytes())
         except FileNotFoundError:

@@ -52,7 +52,6 @@ class Disks:
         self.ship()
 
     def ship(self) -> None:
-        """Have the copy apply everything."""
         while data := self.copying.cursor.take(1 << 20):
             self.applier.receive(b"".join(data))
 

@@ -48,7 +48,6 @@ class RecordingSetup:
         self.target_disk.close()
 
     def start_server(self) -> None:
-        """Start the server."""
         self.stream = Stream(lambda: self.now_ms, kept_bytes=1 << 20)
         self.shipped = ShippingDisk(self.disk, self.stream)
         self.followers = Followers(
@@ -68,7 +67,6 @@ class RecordingSetup:
         return self.recorder.attached
 
     def receive(self, cut: int = 1000) -> None:
-        """Record everything, in pieces."""
         assert self.follower is not None
         self.stream.add_time()
         while data := self.follower.read():

@@ -88,7 +88,6 @@ class Pair:
         return SecondCopy(self.disk, boot, AtOnce(), lambda: self.now_ms)
 
     def request(self, *, compares: bool = False) -> AttachRequest:
-        """Return what the copy says."""
         server = self.server
         self.copy.assign(server.state_files.state.server, server.state_files.state.term)
         asked = self.copy.request(server.stream.life, compares=compares)

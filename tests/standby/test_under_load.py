@@ -48,7 +48,6 @@ class FailingOver(KillableServer):
         wait_until(lambda: not any("the standby" in reason for reason in self.get("/healthz")[1]["reasons"]))
 
     def stop(self) -> None:
-        """End both."""
         assert self.process.stop() == 0
         assert self._standby.stop() == 0
 
