@@ -17,7 +17,7 @@ from curbstone.mqks.server import MqksServer
 from curbstone.mqks.session import HTTP_ANSWER
 from tests.kit.engine import WAIT_S, wait_until
 from tests.kit.server import ServerProcess
-from tests.mqks.world import ERROR_ID, MIB, Peer, World, run
+from tests.mqks.world import ERROR_ID, MIB, Peer, World
 
 pytestmark = pytest.mark.anyio
 
@@ -40,39 +40,33 @@ async def test_a_tab_ends_the_connection_behind_an_error_line(world: World) -> N
     assert (await read_all(odd.reader)).startswith(b"None error ")
 
 
-def test_too_much_data_is_an_error_and_the_connection_stays(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer("c consume --confirm q e")
-        assert await peer.error(f"m publish e {'x' * 1001}") == "m"
-        assert await peer.error(f"m publish e {'x' * 100_000}") == "m"
-        assert await peer.error(f"{'i' * 1001} ping x") == "None"
-        assert await peer.request(f"m publish e {'x' * 1000}") == f"c ok m event=e {'x' * 1000}"
-
-    run(tmp_path, test, limits=Limits(body_bytes_max=1000))
+@pytest.mark.parametrize("limits", [Limits(body_bytes_max=1000)])
+async def test_too_much_data_is_an_error_and_the_connection_stays(world: World) -> None:
+    peer = await world.peer("c consume --confirm q e")
+    assert await peer.error(f"m publish e {'x' * 1001}") == "m"
+    assert await peer.error(f"m publish e {'x' * 100_000}") == "m"
+    assert await peer.error(f"{'i' * 1001} ping x") == "None"
+    assert await peer.request(f"m publish e {'x' * 1000}") == f"c ok m event=e {'x' * 1000}"
 
 
-def test_endless_line_is_discarded_and_disconnected(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer()
-        peer.writer.write(b"\x00\xff" * 200_000)
-        assert (await read_all(peer.reader)).startswith(b"None error ")
-
-    run(tmp_path, test, limits=Limits(body_bytes_max=1000, junk_bytes_max=100_000))
+@pytest.mark.parametrize("limits", [Limits(body_bytes_max=1000, junk_bytes_max=100_000)])
+async def test_endless_line_is_discarded_and_disconnected(world: World) -> None:
+    peer = await world.peer()
+    peer.writer.write(b"\x00\xff" * 200_000)
+    assert (await read_all(peer.reader)).startswith(b"None error ")
 
 
-def test_line_that_trickles_in_times_out_but_silence_between_lines_does_not(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        silent = await world.peer("c consume --confirm q e")
-        slow = await world.peer()
-        slow.send("p ping whole")
-        slow.writer.write(b"m publish e cut o")
-        assert await slow.line() == "p ok whole"
-        world.host.shift_ms += 60_000
-        slow.writer.write(b"f")
-        assert (await read_all(slow.reader)).startswith(b"None error ")
-        assert await silent.request("m publish e whole") == "c ok m event=e whole"
-
-    run(tmp_path, test, limits=Limits(line_ms=1000))
+@pytest.mark.parametrize("limits", [Limits(line_ms=1000)])
+async def test_line_that_trickles_in_times_out_but_silence_between_lines_does_not(world: World) -> None:
+    silent = await world.peer("c consume --confirm q e")
+    slow = await world.peer()
+    slow.send("p ping whole")
+    slow.writer.write(b"m publish e cut o")
+    assert await slow.line() == "p ok whole"
+    world.host.shift_ms += 60_000
+    slow.writer.write(b"f")
+    assert (await read_all(slow.reader)).startswith(b"None error ")
+    assert await silent.request("m publish e whole") == "c ok m event=e whole"
 
 
 async def test_long_line_received_in_time_does_not_time_out(world: World) -> None:
@@ -96,21 +90,18 @@ async def test_long_line_received_in_time_does_not_time_out(world: World) -> Non
 
 
 @pytest.mark.parametrize("sent", [b"", b"p pi"])
-def test_silent_client_is_disconnected(tmp_path: Path, sent: bytes) -> None:
+@pytest.mark.parametrize("limits", [Limits(first_line_ms=1000, line_ms=1200)])
+async def test_silent_client_is_disconnected(world: World, sent: bytes) -> None:
     """Two hundred silent connections were there for ever, and took the descriptors of all others."""
-
-    async def test(world: World) -> None:
-        peer = await Peer.open(world.address)
-        peer.writer.write(sent)
-        await wait_until(lambda: len(world.server.registry.sessions) == 1)
-        assert (await read_all(peer.reader)).startswith(b"None error ")
-        await peer.close()
-        talker = await world.peer("r rebind --confirm q e")
-        (session,) = [client.session for client in world.server.clients]
-        assert session.tick_ms == 0, "who has spoken may be silent"
-        await talker.quiet()
-
-    run(tmp_path, test, limits=Limits(first_line_ms=1000, line_ms=1200))
+    peer = await Peer.open(world.address)
+    peer.writer.write(sent)
+    await wait_until(lambda: len(world.server.registry.sessions) == 1)
+    assert (await read_all(peer.reader)).startswith(b"None error ")
+    await peer.close()
+    talker = await world.peer("r rebind --confirm q e")
+    (session,) = [client.session for client in world.server.clients]
+    assert session.tick_ms == 0, "who has spoken may be silent"
+    await talker.quiet()
 
 
 async def test_client_without_login_is_disconnected(world: World, tmp_path: Path) -> None:
@@ -128,14 +119,12 @@ async def test_client_without_login_is_disconnected(world: World, tmp_path: Path
     await server.stop()
 
 
-def test_client_that_only_sends_errors_is_disconnected(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer()
-        peer.writer.write(b"\x01\x02\n" * 4 + b"p ping resets the count\n" + b"\n" * 20)
-        lines = (await read_all(peer.reader)).splitlines()
-        assert len(lines) == 4 + 1 + 5
-
-    run(tmp_path, test, limits=Limits(errors_max=5))
+@pytest.mark.parametrize("limits", [Limits(errors_max=5)])
+async def test_client_that_only_sends_errors_is_disconnected(world: World) -> None:
+    peer = await world.peer()
+    peer.writer.write(b"\x01\x02\n" * 4 + b"p ping resets the count\n" + b"\n" * 20)
+    lines = (await read_all(peer.reader)).splitlines()
+    assert len(lines) == 4 + 1 + 5
 
 
 @pytest.mark.parametrize(
@@ -166,71 +155,61 @@ async def test_a_client_that_closes_its_half_still_gets_its_confirms(world: Worl
     await keeper.quiet()
 
 
-def test_publishes_that_a_full_queue_refuses_are_one_line_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("options", [QueueOptions(cap=64 * 1024)])
+async def test_publishes_that_a_full_queue_refuses_are_one_line_in_the_log(
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer("r rebind --confirm q e")
-        peer.send(*[f"m{n} publish e {'x' * 10_000}" for n in range(200)])
-        answers = [answer.split(" ") for answer in (await peer.request("p ping x"), *await peer.lines(100))]
-        ids = {words[2] for words in answers if words[1] == "error"}
-        (line,) = [record.getMessage() for record in caplog.records]
-        assert [line.split(" ")[1].rstrip(":")] == list(ids)
-        assert "has too little room left under its cap of 65536 bytes" in line
-
-    run(tmp_path, test, options=QueueOptions(cap=64 * 1024))
+    peer = await world.peer("r rebind --confirm q e")
+    peer.send(*[f"m{n} publish e {'x' * 10_000}" for n in range(200)])
+    answers = [answer.split(" ") for answer in (await peer.request("p ping x"), *await peer.lines(100))]
+    ids = {words[2] for words in answers if words[1] == "error"}
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert [line.split(" ")[1].rstrip(":")] == list(ids)
+    assert "has too little room left under its cap of 65536 bytes" in line
 
 
-def test_consumer_that_does_not_read_blocks_no_one_and_keeps_messages_on_disk(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        deaf = await world.peer("c consume --confirm q e --manual-ack")
-        raw = deaf.writer.get_extra_info("socket")
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer = await world.peer()
-        for n in range(40):
-            await writer.confirm(f"m{n} publish --confirm e {'x' * 500_000}")
-        (queue,) = world.broker.queues()
-        await wait_until(lambda: any(client.is_full for client in world.server.clients))
-        counts = queue.counts()
-        assert counts.rdy > 0, "not all of it lies in the server's memory"
-        await world.leave(deaf)
-        assert queue.counts().rdy == 40
-
-    run(tmp_path, test, options=BIG)
+@pytest.mark.parametrize("options", [BIG])
+async def test_consumer_that_does_not_read_blocks_no_one_and_keeps_messages_on_disk(world: World) -> None:
+    deaf = await world.peer("c consume --confirm q e --manual-ack")
+    raw = deaf.writer.get_extra_info("socket")
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    writer = await world.peer()
+    for n in range(40):
+        await writer.confirm(f"m{n} publish --confirm e {'x' * 500_000}")
+    (queue,) = world.broker.queues()
+    await wait_until(lambda: any(client.is_full for client in world.server.clients))
+    counts = queue.counts()
+    assert counts.rdy > 0, "not all of it lies in the server's memory"
+    await world.leave(deaf)
+    assert queue.counts().rdy == 40
 
 
-def test_a_client_that_never_reads_its_answers_is_not_read(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer()
-        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        (client,) = world.server.clients
-        line = b"p ping " + b"x" * 100_000 + b"\n"
-        async with asyncio.timeout(WAIT_S):
-            while client.is_reading:
-                peer.writer.write(line)
-                await asyncio.sleep(0)
-        assert client._transport.get_write_buffer_size() < 3 * MIB
-
-    run(tmp_path, test, limits=Limits(output_bytes_max=MIB))
+@pytest.mark.parametrize("limits", [Limits(output_bytes_max=MIB)])
+async def test_a_client_that_never_reads_its_answers_is_not_read(world: World) -> None:
+    peer = await world.peer()
+    peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    (client,) = world.server.clients
+    line = b"p ping " + b"x" * 100_000 + b"\n"
+    async with asyncio.timeout(WAIT_S):
+        while client.is_reading:
+            peer.writer.write(line)
+            await asyncio.sleep(0)
+    assert client._transport.get_write_buffer_size() < 3 * MIB
 
 
-def test_reading_stops_while_too_much_is_unconfirmed(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer("c consume --confirm q e")
-        peer.send(*[f"m{n} publish e {n}" for n in range(2000)])
-        assert await peer.lines(2000) == [f"c ok m{n} event=e {n}" for n in range(2000)]
-
-    run(tmp_path, test, limits=Limits(unconfirmed_max=10))
+@pytest.mark.parametrize("limits", [Limits(unconfirmed_max=10)])
+async def test_reading_stops_while_too_much_is_unconfirmed(world: World) -> None:
+    peer = await world.peer("c consume --confirm q e")
+    peer.send(*[f"m{n} publish e {n}" for n in range(2000)])
+    assert await peer.lines(2000) == [f"c ok m{n} event=e {n}" for n in range(2000)]
 
 
-def test_consumers_of_a_connection_are_limited(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer("c1 consume --confirm q e", "c2 consume --confirm q e")
-        assert await peer.error("c3 consume q e") == "c3"
-        await peer.confirm("c2 consume --confirm q e", "x delete_consumer --confirm c1", "c3 consume --confirm q e")
-
-    run(tmp_path, test, limits=Limits(consumers_max=2))
+@pytest.mark.parametrize("limits", [Limits(consumers_max=2)])
+async def test_consumers_of_a_connection_are_limited(world: World) -> None:
+    peer = await world.peer("c1 consume --confirm q e", "c2 consume --confirm q e")
+    assert await peer.error("c3 consume q e") == "c3"
+    await peer.confirm("c2 consume --confirm q e", "x delete_consumer --confirm c1", "c3 consume --confirm q e")
 
 
 async def test_stop_sends_confirms_and_closes_connections(world: World) -> None:

@@ -11,6 +11,8 @@ import pytest
 from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError
+from curbstone.core.options import QueueOptions
+from curbstone.stomp.limits import Limits
 from tests.stomp.harness import Client, Refuse
 from tests.stomp.serving import World, serving
 
@@ -24,9 +26,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-async def world(anyio_backend: object, tmp_path: Path) -> AsyncIterator[World]:
+def limits() -> Limits | None:
+    """The limits of `world`, unless a test is parametrized with others."""
+    return None
+
+
+@pytest.fixture
+def options() -> QueueOptions | None:
+    """The default options of queues of `world`, likewise."""
+    return None
+
+
+@pytest.fixture
+async def world(
+    anyio_backend: object, tmp_path: Path, limits: Limits | None, options: QueueOptions | None
+) -> AsyncIterator[World]:
     """A running server with an empty data directory."""
-    async with serving(tmp_path) as opened:
+    async with serving(tmp_path, options, limits) as opened:
         yield opened
 
 

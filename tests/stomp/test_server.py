@@ -14,7 +14,7 @@ from curbstone.core.options import MIB, QueueOptions
 from curbstone.stomp.limits import Limits
 from tests.kit.engine import WAIT_S, wait_until
 from tests.stomp.client import CONNECT
-from tests.stomp.serving import World, run, serving
+from tests.stomp.serving import World, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -68,81 +68,71 @@ async def test_half_closed_client_gets_its_receipts(world: World) -> None:
     assert [frame.command for frame in await peer.read_all()] == ["CONNECTED", "RECEIPT"]
 
 
-def test_client_that_does_not_read_gets_no_deliveries(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        lazy = await world.peer()
-        await lazy.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:auto\n\n\0")
-        producer = await world.peer()
-        count, body = 2000, b"x" * 10_000
-        for n in range(count):
-            await producer.send(b"SEND\ndestination:/queue/a\nreceipt:%d\n\n%b\0" % (n, body))
-            if n % 100 == 99:
-                for _ in range(100):
-                    await producer.frame()
-        assert world.count() > 0, "the socket is full, the rest stays in the queue"
-        for _ in range(count):
-            assert (await lazy.frame()).body == body
-        assert world.count() == 0
-
-    run(tmp_path, test, options=QueueOptions(cap=64 * MIB))
+@pytest.mark.parametrize("options", [QueueOptions(cap=64 * MIB)])
+async def test_client_that_does_not_read_gets_no_deliveries(world: World) -> None:
+    lazy = await world.peer()
+    await lazy.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:auto\n\n\0")
+    producer = await world.peer()
+    count, body = 2000, b"x" * 10_000
+    for n in range(count):
+        await producer.send(b"SEND\ndestination:/queue/a\nreceipt:%d\n\n%b\0" % (n, body))
+        if n % 100 == 99:
+            for _ in range(100):
+                await producer.frame()
+    assert world.count() > 0, "the socket is full, the rest stays in the queue"
+    for _ in range(count):
+        assert (await lazy.frame()).body == body
+    assert world.count() == 0
 
 
-def test_reading_stops_while_too_much_is_unconfirmed(tmp_path: Path, calls: list[tuple[Any, ...]]) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer()
-        held: list[tuple[Any, ...]] = []
-        world.host.submit = lambda *job: held.append(job)  # type: ignore[method-assign]  # a disk that does nothing
-        count = 100_000
-        peer.writer.write(b"SEND\ndestination:/queue/a\n\n1\0" * count + b"DISCONNECT\nreceipt:r\n\n\0")
-        (client,) = world.server.clients
-        await wait_until(lambda: client.session.congested and not client.is_reading)
-        taken = sum(len(bodies) for what, _queue, bodies in calls if what == "publish")
-        assert taken < count, "the rest waits in the socket"
-        del world.host.submit
-        for job in held:
-            world.host.submit(*job)
-        assert [frame.headers for frame in await peer.read_all()] == [{"receipt-id": "r"}]
-        assert world.count() == count
-
-    run(tmp_path, test, limits=Limits(unconfirmed_max=1000))
+@pytest.mark.parametrize("limits", [Limits(unconfirmed_max=1000)])
+async def test_reading_stops_while_too_much_is_unconfirmed(world: World, calls: list[tuple[Any, ...]]) -> None:
+    peer = await world.peer()
+    held: list[tuple[Any, ...]] = []
+    world.host.submit = lambda *job: held.append(job)  # type: ignore[method-assign]  # a disk that does nothing
+    count = 100_000
+    peer.writer.write(b"SEND\ndestination:/queue/a\n\n1\0" * count + b"DISCONNECT\nreceipt:r\n\n\0")
+    (client,) = world.server.clients
+    await wait_until(lambda: client.session.congested and not client.is_reading)
+    taken = sum(len(bodies) for what, _queue, bodies in calls if what == "publish")
+    assert taken < count, "the rest waits in the socket"
+    del world.host.submit
+    for job in held:
+        world.host.submit(*job)
+    assert [frame.headers for frame in await peer.read_all()] == [{"receipt-id": "r"}]
+    assert world.count() == count
 
 
-def test_reading_stops_while_a_client_does_not_read_its_receipts(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer()
-        count, receipt = 30_000, "r" * 1000
-        peer.writer.write(f"SEND\ndestination:/queue/a\nreceipt:{receipt}\n\n1\0".encode() * count)
-        (client,) = world.server.clients
-        unsent = client._transport.get_write_buffer_size
-        await wait_until(lambda: unsent() > 1_000_000 and not client.is_reading)
-        assert client._transport.get_write_buffer_size() < 4_000_000
-        assert world.count() < count
-        for _ in range(count):
-            assert (await peer.frame()).headers["receipt-id"] == receipt
-        assert world.count() == count
-
-    run(tmp_path, test, limits=Limits(output_bytes_max=1_000_000, unconfirmed_max=1000))
+@pytest.mark.parametrize("limits", [Limits(output_bytes_max=1_000_000, unconfirmed_max=1000)])
+async def test_reading_stops_while_a_client_does_not_read_its_receipts(world: World) -> None:
+    peer = await world.peer()
+    count, receipt = 30_000, "r" * 1000
+    peer.writer.write(f"SEND\ndestination:/queue/a\nreceipt:{receipt}\n\n1\0".encode() * count)
+    (client,) = world.server.clients
+    unsent = client._transport.get_write_buffer_size
+    await wait_until(lambda: unsent() > 1_000_000 and not client.is_reading)
+    assert client._transport.get_write_buffer_size() < 4_000_000
+    assert world.count() < count
+    for _ in range(count):
+        assert (await peer.frame()).headers["receipt-id"] == receipt
+    assert world.count() == count
 
 
-def test_c18_a_client_that_does_not_connect_is_closed(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer(connect=False)
-        await peer.send(b"CONN")
-        (error,) = await peer.read_all()
-        assert "CONNECT" in error.headers["message"]
-
-    run(tmp_path, test, limits=Limits(connect_ms=1000))
+@pytest.mark.parametrize("limits", [Limits(connect_ms=1000)])
+async def test_c18_a_client_that_does_not_connect_is_closed(world: World) -> None:
+    peer = await world.peer(connect=False)
+    await peer.send(b"CONN")
+    (error,) = await peer.read_all()
+    assert "CONNECT" in error.headers["message"]
 
 
-def test_frame_that_trickles_in_times_out(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = await world.peer()
-        await peer.send(b"SEND\ndestination:/queue/a\n")
-        world.host.shift_ms = 60_000
-        (error,) = await peer.read_all()
-        assert "complete frame" in error.headers["message"]
-
-    run(tmp_path, test, limits=Limits(frame_ms=100))
+@pytest.mark.parametrize("limits", [Limits(frame_ms=100)])
+async def test_frame_that_trickles_in_times_out(world: World) -> None:
+    peer = await world.peer()
+    await peer.send(b"SEND\ndestination:/queue/a\n")
+    world.host.shift_ms = 60_000
+    (error,) = await peer.read_all()
+    assert "complete frame" in error.headers["message"]
 
 
 async def test_c16_heart_beats_over_a_socket(world: World) -> None:

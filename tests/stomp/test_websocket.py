@@ -6,7 +6,7 @@ Each test of a pitfall is named by its number in the project's conformance list.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -108,22 +108,11 @@ async def serving(path: Path, limits: Limits, options: QueueOptions) -> AsyncIte
 
 
 @pytest.fixture
-async def world(anyio_backend: object, tmp_path: Path) -> AsyncIterator[World]:
-    async with serving(tmp_path, Limits(), QueueOptions()) as opened:
+async def world(
+    anyio_backend: object, tmp_path: Path, limits: Limits | None, options: QueueOptions | None
+) -> AsyncIterator[World]:
+    async with serving(tmp_path, limits or Limits(), options or QueueOptions()) as opened:
         yield opened
-
-
-def run(
-    path: Path,
-    test: Callable[[World], Awaitable[None]],
-    limits: Limits | None = None,
-    options: QueueOptions | None = None,
-) -> None:
-    async def main() -> None:
-        async with serving(path, limits or Limits(), options or QueueOptions()) as world:
-            await test(world)
-
-    asyncio.run(main())
 
 
 def send(body: str, *headers: str) -> str:
@@ -225,17 +214,15 @@ async def test_w06_error_precedes_the_close(world: World, bad: str) -> None:
     await wait_until(lambda: world.count() == 1)
 
 
-def test_w06_engine_refusal_closes_with_1008(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        async with world.socket() as peer:
-            await peer.login()
-            frames: list[Received] = []
-            await peer.send(*[send("x" * 2000) for _ in range(100)])
-            frames, code, reason = await peer.end()
-            assert (frames[-1].command, code) == ("ERROR", 1008)
-            assert "cap" in reason
-
-    run(tmp_path, test, options=QueueOptions(cap=64 * 1024))
+@pytest.mark.parametrize("options", [QueueOptions(cap=64 * 1024)])
+async def test_w06_engine_refusal_closes_with_1008(world: World) -> None:
+    async with world.socket() as peer:
+        await peer.login()
+        frames: list[Received] = []
+        await peer.send(*[send("x" * 2000) for _ in range(100)])
+        frames, code, reason = await peer.end()
+        assert (frames[-1].command, code) == ("ERROR", 1008)
+        assert "cap" in reason
 
 
 async def test_w06_a_message_too_large_to_read_is_reported_in_an_error(world: World) -> None:
@@ -275,14 +262,12 @@ async def test_heart_beats_are_messages_of_one_line_feed(world: World) -> None:
 
 
 @pytest.mark.parametrize("first", ["", "CONN", "\n", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"])
-def test_client_that_does_not_connect_is_notified_and_closed(tmp_path: Path, first: str) -> None:
-    async def test(world: World) -> None:
-        async with world.socket() as peer:
-            await peer.send(first)
-            frames, code, _ = await peer.end()
-            assert ([frame.command for frame in frames], code) == (["ERROR"], 1002)
-
-    run(tmp_path, test, Limits(connect_ms=500))
+@pytest.mark.parametrize("limits", [Limits(connect_ms=500)])
+async def test_client_that_does_not_connect_is_notified_and_closed(world: World, first: str) -> None:
+    async with world.socket() as peer:
+        await peer.send(first)
+        frames, code, _ = await peer.end()
+        assert ([frame.command for frame in frames], code) == (["ERROR"], 1002)
 
 
 async def test_lost_socket_requeues_deliveries_and_aborts_transactions(world: World) -> None:
@@ -303,42 +288,38 @@ def drain(bodies: Iterable[int]) -> str:
     return "".join(send(f"{n:06d}" + "x" * 10_000) for n in bodies)
 
 
-def test_a_client_that_does_not_read_is_bounded_and_loses_nothing(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        async with world.socket() as lazy, world.socket() as producer:
-            await lazy.login()
-            await lazy.send(SUB.replace("client-individual", "auto"))
-            await producer.login()
-            count = 2000
-            for first in range(0, count, 20):
-                await producer.send(drain(range(first, first + 20)) + send("", f"receipt:{first}", "x-ks-groups:g"))
-                assert (await producer.frame()).command == "RECEIPT"
-            assert world.broker.get(A).counts().rdy > 0, "the socket is full, the rest stays in the queue"
-            for n in range(count):
-                assert (await lazy.frame()).body.startswith(f"{n:06d}".encode())
-
-    run(tmp_path, test, options=QueueOptions(cap=64 * 1024 * 1024))
+@pytest.mark.parametrize("options", [QueueOptions(cap=64 * 1024 * 1024)])
+async def test_a_client_that_does_not_read_is_bounded_and_loses_nothing(world: World) -> None:
+    async with world.socket() as lazy, world.socket() as producer:
+        await lazy.login()
+        await lazy.send(SUB.replace("client-individual", "auto"))
+        await producer.login()
+        count = 2000
+        for first in range(0, count, 20):
+            await producer.send(drain(range(first, first + 20)) + send("", f"receipt:{first}", "x-ks-groups:g"))
+            assert (await producer.frame()).command == "RECEIPT"
+        assert world.broker.get(A).counts().rdy > 0, "the socket is full, the rest stays in the queue"
+        for n in range(count):
+            assert (await lazy.frame()).body.startswith(f"{n:06d}".encode())
 
 
-def test_reading_stops_while_receipts_are_not_read(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        async with world.socket() as peer:
-            await peer.login()
-            (wire,) = world.server.clients
-            receipt, count = "r" * 1000, 20_000
-            many = send("1", f"receipt:{receipt}") * 20
+@pytest.mark.parametrize("limits", [Limits(output_bytes_max=500_000)])
+async def test_reading_stops_while_receipts_are_not_read(world: World) -> None:
+    async with world.socket() as peer:
+        await peer.login()
+        (wire,) = world.server.clients
+        receipt, count = "r" * 1000, 20_000
+        many = send("1", f"receipt:{receipt}") * 20
 
-            async def produce() -> None:
-                for _ in range(count // 20):
-                    await peer.send(many)
+        async def produce() -> None:
+            for _ in range(count // 20):
+                await peer.send(many)
 
-            # Not awaited: the server stops reading, so the client's socket fills up.
-            peer.socket.transport.set_write_buffer_limits(1 << 30)
-            await produce()
-            await wait_until(lambda: not wire.is_reading)
-            assert world.count() < count
-            for _ in range(count):
-                assert (await peer.frame()).headers["receipt-id"] == receipt
-            assert world.count() == count
-
-    run(tmp_path, test, Limits(output_bytes_max=500_000))
+        # Not awaited: the server stops reading, so the client's socket fills up.
+        peer.socket.transport.set_write_buffer_limits(1 << 30)
+        await produce()
+        await wait_until(lambda: not wire.is_reading)
+        assert world.count() < count
+        for _ in range(count):
+            assert (await peer.frame()).headers["receipt-id"] == receipt
+        assert world.count() == count
