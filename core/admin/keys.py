@@ -75,12 +75,8 @@ class CountKeys:
 
     def _pending(self, group: Group, first: int, last: int) -> Iterator[int]:
         """Yield for each run how many messages of a stretch are pending."""
-        run = self._runs.at_or_after(first)
-        while run is not None and run.first <= last:
-            skip = max(first - run.first, 0)
-            wanted = (1 << (min(last, run.last) + 1 - run.first)) - 1
-            yield ((run.pending(group.name) & wanted) >> skip).bit_count()
-            run = self._runs.at_or_after(run.last + 1)
+        for run in self._runs.between(first, last + 1):
+            yield (run.pending(group.name) & run.part(first, last + 1)).bit_count()
 
 
 def _next_ms(key: Key) -> int:

@@ -75,7 +75,7 @@ class Peek:
 
     def _add(self, run: Run, message: Message) -> None:
         for group in self._groups():
-            if run.pending(group.name) >> (message.seq - run.first) & 1:
+            if run.is_pending(group.name, message.seq):
                 state = _state(group, message.seq)
                 if self._wanted in ("", state):
                     retry = group.retries.get(message.seq)

@@ -97,8 +97,8 @@ class Redrive:
     def _take_one(self) -> list[Delivery] | None:
         """Take the one message out of turn, if it is there and ready; return None if it must be read from the disk."""
         seq, group = self._seq, self._index.unnamed
-        run = self._index.runs.find(seq)
-        if run is None or not run.pending(UNNAMED) >> (seq - run.first) & 1:
+        run = self._index.runs.find_pending(UNNAMED, seq)
+        if run is None:
             return []
         if seq in group.in_flight or group.is_delayed(seq):
             why = "it is delayed" if group.is_delayed(seq) else "it was delivered and is not settled"

@@ -139,14 +139,12 @@ class _Browse(Generic[T]):
         reader of the index loads them first, and so finds out which are left.
         """
         self._failed[place.first] += 1
-        runs = self._parts.index.runs
-        run = runs.at_or_after(place.first) if self._failed[place.first] > 1 else None
-        while run is not None and run.first <= place.last:
+        is_damaged = self._failed[place.first] > 1
+        for run in self._parts.index.runs.between(place.first, place.last + 1) if is_damaged else ():
             if run.messages is None:
                 self._parts.index.reader.load(run, self.attempt)
                 return
             self._from_memory.add(run)
-            run = runs.at_or_after(run.last + 1)
         self.attempt()
 
 
@@ -163,18 +161,12 @@ def _plan(parts: Parts, wanted: Wanted, from_memory: set[Run]) -> _Plan:
         run = parts.index.runs.at_or_after(seq)
         if run is None or run.first >= end:
             return _Plan(places, max(end, wanted.start))
-        mask = _within(run, run.live() if wanted.group is None else run.pending(wanted.group), seq, end)
+        mask = (run.live() if wanted.group is None else run.pending(wanted.group)) & run.part(seq, end)
         seq = run.last + 1
         if mask:
             count += mask.bit_count()
             size += _add(places, run, mask, _tries(group, run, mask), run in from_memory)
     return _Plan(places, min(seq, end))
-
-
-def _within(run: Run, mask: int, start: int, end: int) -> int:
-    if start > run.first:
-        mask = mask >> (start - run.first) << (start - run.first)
-    return mask & ((1 << (end - run.first)) - 1) if end <= run.last else mask
 
 
 def _tries(group: Group, run: Run, mask: int) -> dict[int, int]:

@@ -39,7 +39,7 @@ from curbstone.core.positions import (
 )
 from curbstone.core.reader.browse import browse
 from curbstone.core.reader.history import end_of, read_history, start_of
-from curbstone.core.reader.seek import Wait, seek_by_bytes, seek_by_time
+from curbstone.core.reader.seek import Wait, first_live, seek_by_bytes, seek_by_time
 from curbstone.core.reader.trace import read_traces
 from curbstone.core.values import Done
 
@@ -119,12 +119,9 @@ class ReadingGroups:
 
     def first(self) -> int:
         """Return the first seq that is pending anywhere, else `next`."""
-        run = self._parts.index.runs.at_or_after(0)
-        while run is not None:
-            live = run.live()
-            if live:
-                return run.first + (live & -live).bit_length() - 1
-            run = self._parts.index.runs.at_or_after(run.last + 1)
+        for run in self._parts.index.runs:
+            if run.live():
+                return first_live(run)
         return self.next
 
     def info(self, name: str) -> GroupInfo:
@@ -403,5 +400,4 @@ class Fencing:
 
 def _seen(run: Run, first: int) -> int:
     """Return the mask of the messages of a run that a group that begins at `first` sees."""
-    seen = run.live() & ~run.naming
-    return seen >> (first - run.first) << (first - run.first) if first > run.first else seen
+    return run.live() & ~run.naming & run.part(first, run.last + 1)

@@ -23,7 +23,7 @@ def seek_by_time(parts: Parts, timestamp_ms: int, on_done: Found) -> None:
             after = run
             break
         before = run
-    behind = state.committed_end if after is None else _first_live(after)
+    behind = state.committed_end if after is None else first_live(after)
     if before is None:
         state.host.call_soon(lambda: on_done(None, behind))
         return
@@ -54,7 +54,8 @@ def _first_since(run: Run, timestamp_ms: int) -> int | None:
     return None
 
 
-def _first_live(run: Run) -> int:
+def first_live(run: Run) -> int:
+    """Return the first live seq of a run; its first seq if none is."""
     live = run.live()
     return run.first + (live & -live).bit_length() - 1 if live else run.first
 
@@ -67,11 +68,9 @@ def seek_by_bytes(parts: Parts, group: str, first: int, bytes_max: int) -> Stret
     """
     runs, end = parts.index.runs, parts.state.committed_end
     size, until = 0, first
-    run = runs.at_or_after(first)
-    while run is not None:
+    for run in runs.between(first, runs.end):
         low = max(first, run.first)
-        live = run.live().bit_count()
-        taken = run.bytes_live * (run.pending(group) >> (low - run.first)).bit_count() // live if live else 0
+        taken = run.bytes_of(run.pending(group) & run.part(first, run.last + 1))
         if size + taken > bytes_max:
             if size:
                 return Stretch(until, size)
@@ -80,7 +79,6 @@ def seek_by_bytes(parts: Parts, group: str, first: int, bytes_max: int) -> Stret
             return Stretch(low + part, taken * part // span)
         size += taken
         until = run.last + 1
-        run = runs.at_or_after(until)
     return Stretch(max(first, end), size)
 
 

@@ -95,14 +95,13 @@ class Eviction:
         names = frozenset([group.name for group in whole])
         held = {group.name: sorted(group.in_flight) for group in partly}
         first = min([group.first_pending(self._parts.state.committed_end) for group in (*whole, *partly)])
-        run = self._parts.index.runs.at_or_after(first)
-        while run is not None:
+        runs = self._parts.index.runs
+        for run in runs.between(first, runs.end):
             is_boundary = last is not None and run.segment is not last.segment
             if is_boundary and freed >= size and self._fits(size, largest, live - freed):
                 break
             freed += _freed(run, names, held)
             last = run
-            run = self._parts.index.runs.at_or_after(run.last + 1)
         return last.last + 1 if last is not None and freed and self._fits(size, largest, live - freed) else 0
 
     def _fits(self, size: int, largest: int, live: int) -> bool:
@@ -120,4 +119,4 @@ def _freed(run: Run, whole: frozenset[str], held: Mapping[str, list[int]]) -> in
         if name not in whole:
             bits = run.pending(name)
             staying |= bits & mask_of(run.first, run.last, held[name]) if name in held else bits
-    return run.bytes_live * (live & ~staying).bit_count() // live.bit_count() if live else 0
+    return run.bytes_of(live & ~staying)

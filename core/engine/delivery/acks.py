@@ -67,20 +67,14 @@ class Acks:
     def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
         state, index = self._state, self._index
         refusal = state.refusal()
-        run = index.runs.find(seq)
-        there = run is not None and bool(run.bits >> (seq - run.first) & 1)
-        group = index.unnamed
-        holder = group.in_flight.get(seq)
+        holder = index.unnamed.in_flight.get(seq)
         is_of_another = isinstance(holder, Lease) and holder.owner != owner
-        if refusal is not None or run is None or not there or is_of_another:
+        if refusal is not None or not index.is_pending(UNNAMED, seq) or is_of_another:
             state.host.call_soon(lambda: on_done(refusal, False))
             return
-        group.end_delivery(seq)
-        group.forget(seq)
-        index.clear_run(group, run, 1 << (seq - run.first), run.bytes_live // run.live().bit_count())
+        index.clear_seq(UNNAMED, seq)
         state.stats.acked += 1
         self._write_queue.settled(UNNAMED, Reason.ACK, [seq])
-        self._wakeups.wake(UNNAMED)
         self._wakeups.changed()
         self._write_queue.when_committed(lambda error: on_done(error, error is None))
 

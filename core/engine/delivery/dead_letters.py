@@ -256,8 +256,8 @@ class DeadLetters:
         while self._condemned and self._trying < AT_ONCE and not self._state.is_closed:
             name, seq = next(iter(self._condemned))
             group = self._index.groups.get(name)
-            run = self._index.runs.find(seq)
-            if group is None or run is None or not run.pending(name) >> (seq - run.first) & 1 or seq in group.in_flight:
+            run = self._index.runs.find_pending(name, seq)
+            if group is None or run is None or seq in group.in_flight:
                 del self._condemned[name, seq]  # it was settled meanwhile, or is on its way again
                 continue
             if group.is_delayed(seq):

@@ -148,21 +148,19 @@ class Index:
         run = self.runs.find(seq)
         if run is None:
             return []
-        return [name for name in [UNNAMED, *(run.named or ())] if run.pending(name) >> (seq - run.first) & 1]
+        return [name for name in [UNNAMED, *(run.named or ())] if run.is_pending(name, seq)]
 
     def pending_unnamed(self, first: int, last: int) -> int:
         """Return a mask of the seqs from `first` to `last` that are pending in the unnamed group."""
         mask = 0
-        run = self.runs.at_or_after(first)
-        while run is not None and run.first <= last:
+        for run in self.runs.between(first, last + 1):
             shift = run.first - first
             mask |= run.bits << shift if shift >= 0 else run.bits >> -shift
-            run = self.runs.at_or_after(run.last + 1)
         return mask & (1 << last - first + 1) - 1
 
     def is_pending(self, name: str, seq: int) -> bool:
         """Return whether a message is pending in a group."""
-        return name in self.pending_in(seq)
+        return self.runs.find_pending(name, seq) is not None
 
     def is_live(self, seq: int) -> bool:
         """Return whether a message is pending in some group."""
@@ -204,12 +202,13 @@ class Index:
 
     def clear_seq(self, name: str, seq: int) -> None:
         """Forget that a message, which need not be in memory, is pending in a group."""
-        group, run = self.groups.get(name), self.runs.find(seq)
-        if group is None or run is None or not run.pending(name) >> (seq - run.first) & 1:
+        group, run = self.groups.get(name), self.runs.find_pending(name, seq)
+        if group is None or run is None:
             return
         group.end_delivery(seq)
         group.forget(seq)
-        self.clear_run(group, run, 1 << (seq - run.first), run.bytes_live // run.live().bit_count())
+        bit = 1 << (seq - run.first)
+        self.clear_run(group, run, bit, run.bytes_of(bit))
         self._wakeups.wake(name)
 
     def clear_run(self, group: Group, run: Run, mask: int, size: int) -> None:
@@ -246,15 +245,10 @@ class Index:
         """Forget what is pending in a group below `seq`, even what is in flight; return how much that was."""
         before = group.pending
         self._end_deliveries(group, seq)
-        run = self.runs.at_or_after(group.first_pending(seq))
-        while run is not None and run.first < seq:
-            mask = run.pending(group.name)
-            if seq <= run.last:
-                mask &= (1 << (seq - run.first)) - 1
+        for run in self.runs.between(group.first_pending(seq), seq):
+            mask = run.pending(group.name) & run.part(0, seq)
             if mask:
-                live = run.live().bit_count()
-                self.clear_run(group, run, mask, run.bytes_live * mask.bit_count() // live)
-            run = self.runs.at_or_after(run.last + 1)
+                self.clear_run(group, run, mask, run.bytes_of(mask))
         return before - group.pending
 
     def clear_not_in_flight(self, group: Group, seq: int) -> tuple[int, list[tuple[int, int]]]:
@@ -266,16 +260,12 @@ class Index:
         before = group.pending
         held = sorted([each for each in group.in_flight if each < seq])
         start = group.first_pending(seq)
-        run = self.runs.at_or_after(start)
-        while run is not None and run.first < seq:
-            mask = run.pending(group.name) & ~mask_of(run.first, run.last, held)
-            if seq <= run.last:
-                mask &= (1 << (seq - run.first)) - 1
+        for run in self.runs.between(start, seq):
+            mask = run.pending(group.name) & run.part(0, seq) & ~mask_of(run.first, run.last, held)
             for retried in seqs_of(run.first, mask) if group.retries and mask else ():
                 group.forget(retried)
             if mask:
-                self.clear_run(group, run, mask, run.bytes_live * mask.bit_count() // run.live().bit_count())
-            run = self.runs.at_or_after(run.last + 1)
+                self.clear_run(group, run, mask, run.bytes_of(mask))
         ranges = [(low + 1, high - low - 1) for low, high in pairwise([start - 1, *held, seq]) if high > low + 1]
         return before - group.pending, ranges if before > group.pending else []
 
@@ -374,7 +364,7 @@ class Index:
             seq = message.seq
             run = self.runs.find(seq)
             for name in self.entitled(message):
-                if run is None or not run.pending(name) >> (seq - run.first) & 1:
+                if run is None or not run.is_pending(name, seq):
                     settled.setdefault(name, []).append(seq)
         return settled
 
@@ -390,10 +380,11 @@ class Index:
         seqs = []
         group = self.group(settled.group)
         for seq in range(settled.first, settled.first + settled.span):
-            run = self.runs.find(seq)
-            if run is not None and run.pending(settled.group) >> (seq - run.first) & 1:
+            run = self.runs.find_pending(settled.group, seq)
+            if run is not None:
                 group.forget(seq)
-                self.clear_run(group, run, 1 << (seq - run.first), run.bytes_live // run.live().bit_count())
+                bit = 1 << (seq - run.first)
+                self.clear_run(group, run, bit, run.bytes_of(bit))
                 seqs.append(seq)
         return settled.group, Reason(settled.reason), seqs
 
@@ -402,8 +393,7 @@ class Index:
         written = []
         group = self.group(released.group)
         for seq in range(released.first, released.first + released.span):
-            run = self.runs.find(seq)
-            if run is not None and run.pending(released.group) >> (seq - run.first) & 1:
+            if self.is_pending(released.group, seq):
                 group.recover(seq, released.tries, released.due_ms)
                 written.append(released._replace(first=seq, span=1))
         return written
@@ -416,7 +406,7 @@ class Index:
             bits = run.pending(name)
             if bits:
                 ranges += ranges_of(run.first, bits)
-                self.clear_run(group, run, bits, run.bytes_live * bits.bit_count() // run.live().bit_count())
+                self.clear_run(group, run, bits, run.bytes_of(bits))
         self._end_deliveries(group, self._state.next_seq)
         return ranges
 
@@ -430,7 +420,7 @@ class Index:
                 gone = ~run.pending(group.name) & (1 << run.last - run.first + 1) - 1
                 self.end_keys(group, group.keys, seqs_of(run.first, gone))
             for seq in [seq for seq in group.retries if run.first <= seq <= run.last]:
-                if not run.pending(group.name) >> (seq - run.first) & 1:
+                if not run.is_pending(group.name, seq):
                     group.forget(seq)
         self.drop_if_dead(run)
 

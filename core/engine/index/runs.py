@@ -105,6 +105,20 @@ class Run:
                 bits |= other
         return bits
 
+    def is_pending(self, group: str, seq: int) -> bool:
+        """Return whether a message of the run is pending in `group`."""
+        return bool(self.pending(group) >> (seq - self.first) & 1)
+
+    def part(self, first: int, end: int) -> int:
+        """Return the mask of the seqs of the run from `first` on and below `end`."""
+        low, high = max(first - self.first, 0), min(end, self.last + 1) - self.first
+        return (1 << high) - (1 << low) if low < high else 0
+
+    def bytes_of(self, bits: int) -> int:
+        """Return about how many bytes the entries of these live messages have."""
+        live = self.live().bit_count()
+        return self.bytes_live * bits.bit_count() // live if live else 0
+
     def __repr__(self) -> str:
         return f"Run({self.first}-{self.last}, {self.live().bit_count()} live, segment {self.segment.number})"
 
@@ -166,6 +180,19 @@ class Runs:
             return None
         run = self._runs[index]
         return run if seq <= run.last else None
+
+    def find_pending(self, group: str, seq: int) -> Run | None:
+        """Return the run that holds `seq` if the message is pending in a group, else None."""
+        run = self.find(seq)
+        return run if run is not None and run.is_pending(group, seq) else None
+
+    def between(self, first: int, end: int) -> Iterator[Run]:
+        """Yield the runs with messages from `first` on and below `end`. The caller may drop them."""
+        run = self.at_or_after(first)
+        while run is not None and run.first < end:
+            following = run.last + 1
+            yield run
+            run = self.at_or_after(following)
 
     def append(self, first: int, bits: int, segment: Segment, offset: int, end: int, size: int) -> tuple[Run, bool]:
         """Add messages behind all others, to the last run if they fit; return the run, and whether it is new.

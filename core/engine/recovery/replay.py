@@ -182,8 +182,7 @@ class Replay:
     def _forget_settled(self, name: str) -> None:
         group = self._index.groups[name]
         for seq in list(group.retries):
-            run = self._index.runs.find(seq)
-            if run is None or not run.pending(name) >> (seq - run.first) & 1:
+            if not self._index.is_pending(name, seq):
                 group.forget(seq)
 
     def _remove(self, paths: list[str]) -> None:
@@ -308,17 +307,12 @@ class Replay:
 
     def _settle(self, name: str, first: int, count: int) -> None:
         runs = self._index.runs
-        last = first + count - 1
-        seq = first
-        while seq <= last and (run := runs.at_or_after(seq)) is not None and run.first <= last:
-            low, high = max(first, run.first), min(last, run.last)
+        for run in runs.between(first, first + count):
             before = run.live().bit_count()
-            mask = ((1 << (high - low + 1)) - 1) << (low - run.first)
-            run.set_pending(name, run.pending(name) & ~mask)
+            run.set_pending(name, run.pending(name) & ~run.part(first, first + count))
             after = run.live().bit_count()
             if before:
                 runs.shrink(run, run.bytes_live * (before - after) // before)
-            seq = run.last + 1
             if not after:
                 self._drop(run)
 
