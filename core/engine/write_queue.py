@@ -247,7 +247,7 @@ class WriteQueue:
         self.settles: dict[tuple[str, Reason], list[int]] = {}
         """The seqs of settled messages, by group and reason."""
         self.ranges: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
-        """Settles of many messages at once, such as those of a purge, as (first, count)."""
+        """Settles of consecutive messages, as (first, count): those of a purge, or that found no room in a batch."""
         self.lazy_acks: dict[str, list[int]] = {}
         """The seqs of what was acked and needs no commit of its own, by group: they go into the next one there is."""
         self.releases: list[TriesRecord] = []
@@ -393,6 +393,11 @@ class WriteQueue:
     # --- what there is
 
     @property
+    def has_settles(self) -> bool:
+        """Whether settles wait, other than those of pops."""
+        return bool(self.settles or self.ranges)
+
+    @property
     def has_records(self) -> bool:
         """Whether settles or releases wait."""
         return bool(self.settles or self.ranges or self.releases or self.redelivery_records or self.pops)
@@ -414,4 +419,4 @@ class WriteQueue:
 
         Records of tries are not: in a full queue they may wait for room for ever.
         """
-        return bool(self.publishes or self.settles or self.ranges or self.callbacks or self.pops)
+        return bool(self.publishes) or self.owes_records

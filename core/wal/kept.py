@@ -115,14 +115,15 @@ def _fits(disk: Disk, path: str, parts: list[Redo]) -> bool:
         if segment.path != path or header is None:
             continue
         is_newest = segment is chain.segments[-1][0]
-        before, after = [
-            Scan(each, segment.snapshot(), header.next_batch - 1, is_active=is_newest)
-            for each in (disk, _OverlayDisk(disk, parts))
-        ]
-        there, then = [
-            {batch.offset: (batch.header, batch.data[batch.at : batch.at + 4]) for batch in scan.batches()}
-            for scan in (before, after)
-        ]
+        before, after = [Scan(disk, segment.snapshot(), header.next_batch - 1, is_active=is_newest) for _ in range(2)]
+        file = disk.open(path)
+        try:
+            there, then = [
+                {batch.offset: (batch.header, batch.data[batch.at : batch.at + 4]) for batch in scan.batches_in(each)}
+                for scan, each in ((before, file), (after, _OverlayFile(file, parts)))
+            ]
+        finally:
+            file.close()
         gains = {redo.part.offset for redo in parts} <= set(then) - set(there)
         return gains and there.items() <= then.items() and len(after.damage) <= len(before.damage)
     return False
@@ -148,20 +149,3 @@ class _OverlayFile:
 
     def read(self, offset: int, size: int) -> bytes:
         return overlaid(self._file.read(offset, size), offset, self._parts)
-
-
-class _OverlayDisk:
-    """A disk whose segments are read as if some parts were written to them. Implements `core.disk.Disk`."""
-
-    def __init__(self, disk: Disk, parts: list[Redo]) -> None:
-        self._disk = disk
-        self._parts = parts
-        self.list_dir, self.make_dir, self.rename = disk.list_dir, disk.make_dir, disk.rename
-        self.remove, self.remove_tree = disk.remove, disk.remove_tree
-        self.sync_dir, self.sync_all, self.close = disk.sync_dir, disk.sync_all, disk.close
-
-    def open(self, path: str, *, create: bool = False) -> File:
-        return _OverlayFile(self._disk.open(path, create=create), self._parts)
-
-    def open_lasting(self, path: str, *, create: bool = False) -> File:
-        return self.open(path, create=create)

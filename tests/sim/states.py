@@ -59,7 +59,7 @@ def _oldest_has_only_tries(queue: LocalQueue) -> object:
 
 def _is_skipping(queue: LocalQueue, *, drops: bool) -> bool:
     batch = queue.writer.under_way
-    ranges = [*queue.write_queue.ranges, *(batch.records.ranges if batch is not None and batch.records else ())]
+    ranges = [*queue.write_queue.ranges, *(batch.records.settled if batch is not None and batch.records else ())]
     return any(reason is Reason.SKIPPED for _, reason in ranges) and queue.options.drops_oldest is drops
 
 
@@ -94,7 +94,7 @@ QUEUES: dict[str, Callable[[LocalQueue], object]] = {
         q.cleaner.is_cleaning and any(q.index.reader.is_loading(run) for run in q.cleaner.relocation._asked)
     ),
     "the oldest segment has nothing but records of tries": _oldest_has_only_tries,
-    "settles find no room": lambda q: q.write_queue.settles and _lacks_room(q),
+    "settles find no room": lambda q: q.write_queue.has_settles and _lacks_room(q),
     "releases find no room": lambda q: q.write_queue.releases and _lacks_room(q),
     "segments of both sizes": _has_both_sizes,
     "a raised cap is not in force yet": lambda q: q.meta_writer.cap < q.options.cap,
@@ -120,10 +120,10 @@ QUEUES: dict[str, Callable[[LocalQueue], object]] = {
     "a read waits for a commit that drops segments": lambda q: q.log._after_drop,
     "nothing more is written to the active segment": lambda q: q.log.fenced,
     "nothing more is written to the active segment, and a settle waits": lambda q: (
-        q.log.fenced and q.write_queue.settles
+        q.log.fenced and q.write_queue.has_settles
     ),
     "nothing can be written": lambda q: q.state.write_failure,
-    "the disk is full, and settles wait": lambda q: q.writer.disk_is_full and q.write_queue.settles,
+    "the disk is full, and settles wait": lambda q: q.writer.disk_is_full and q.write_queue.has_settles,
     "the disk is full while the cleaner is needed": lambda q: q.writer.disk_is_full and q.cleaner.is_cleaning,
     "the disk is full, and a commit takes the reserve": lambda q: (
         q.writer.disk_is_full and _commit_of(q, "taken") and _commit_of(q, "rolled")

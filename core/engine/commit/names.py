@@ -97,10 +97,8 @@ class Names:
 
     def must_wait(self, name: Name) -> bool:
         """Return whether a name is free in memory, but after a crash the message that had it might be there again."""
-        write_queue = self._parts.write_queue
-        return bool(write_queue.settles or write_queue.ranges) and (
-            self._parts.facts.get(Note.NAME, name.hashed) is not None
-        )
+        parts = self._parts
+        return parts.write_queue.has_settles and parts.facts.get(Note.NAME, name.hashed) is not None
 
     def refusal(self, messages: Sequence[Message]) -> QueueFull | None:
         """Return an error if the queue has too many names to give some to all of these messages, else None."""
@@ -216,7 +214,7 @@ def is_over(parts: Parts, value: bytes) -> bool:
 
 def forget_before(parts: Parts, log_start: int) -> None:
     """Forget names without messages whose notes are dropped, unless a crash could bring the messages back."""
-    if not (parts.write_queue.settles or parts.write_queue.ranges):
+    if not parts.write_queue.has_settles:
         parts.facts.weed_below(Note.NAME, partial(is_over, parts), log_start)
 
 

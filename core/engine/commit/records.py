@@ -28,12 +28,12 @@ RUN_BYTES = 12
 
 
 class Records:
-    __slots__ = ("_parts", "_releases", "_settles", "bytes", "handed", "pops", "ranges", "released", "settled", "tries")
+    __slots__ = ("_parts", "_releases", "_settles", "bytes", "handed", "pops", "released", "settled", "tries")
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self.settled: dict[tuple[str, Reason], list[int]] = {}
-        self.ranges: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
+        self.settled: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
+        """By group and reason, the settles that were taken from the write queue, as (first, count)."""
         self.pops: list[Pop] = []
         self.released: list[TriesRecord] = []
         self.handed: list[TriesRecord] = []
@@ -53,9 +53,11 @@ class Records:
         # A settle or a first release ends what room was kept for, so it may use that room if hardly any other is left.
         settles_limit = limit if limit >= SETTLE_BYTES else max(0, min(room.slack_bytes // 2, room.records_left))
         if write_queue.settles:
-            self._take_settles(settles_limit)
+            for key, seqs in write_queue.settles.items():
+                write_queue.ranges.setdefault(key, []).extend(runs_of(seqs))
+            write_queue.settles = {}
         if write_queue.ranges:
-            self._take_ranges(settles_limit)
+            self._take_settles(settles_limit)
         if write_queue.pops:
             self._take_pops(settles_limit)
         if write_queue.releases:
@@ -70,10 +72,8 @@ class Records:
     def put_back(self) -> None:
         """Put back in the write queue what was taken from it, but for pops: the commit has failed."""
         write_queue = self._parts.write_queue
-        for key, seqs in self.settled.items():
-            write_queue.settles.setdefault(key, []).extend(seqs)
-        for key, ranges in self.ranges.items():
-            write_queue.ranges.setdefault(key, []).extend(ranges)
+        for key, runs in self.settled.items():
+            write_queue.ranges.setdefault(key, []).extend(runs)
         since = {(item.group, item.first + index) for item in write_queue.releases for index in range(item.span)}
         handed = {(item.group, item.first): item for item in self.handed}
         write_queue.redelivery_records = {
@@ -102,38 +102,22 @@ class Records:
         return tallies.affordable(reason, runs, limit - self.bytes - settled_bytes(group, len(runs)))
 
     def _take_settles(self, limit: int) -> None:
-        waiting = self._parts.write_queue.settles
-        for key in list(waiting):
-            seqs = waiting[key]
-            runs = runs_of(seqs)
-            most = self._most_runs(key[0], limit)
-            del waiting[key]
-            if len(runs) > most or self._parts.tallies is not None:
-                runs = self._fitting(*key, runs[:most], limit)
-                cut = sum([count for _, count in runs])
-                if cut < len(seqs):
-                    waiting[key] = seqs[cut:]
-                    seqs = seqs[:cut]
-            if not runs:
-                break
-            self.settled[key] = seqs
-            self._add_settled(*key, runs)
-
-    def _take_ranges(self, limit: int) -> None:
         waiting = self._parts.write_queue.ranges
         for key in list(waiting):
-            taken = self._fitting(*key, waiting[key][: self._most_runs(key[0], limit)], limit)
-            if not taken:
-                break
-            rest = waiting[key][len(taken) :]
-            (first, count), asked = taken[-1], waiting[key][len(taken) - 1][1]
-            if count < asked:
+            runs = waiting.pop(key)
+            most = self._most_runs(key[0], limit)
+            taken = runs if len(runs) <= most else runs[:most]
+            if self._parts.tallies is not None:
+                taken = self._fitting(*key, taken, limit)
+            rest = runs[len(taken) :]
+            if taken and taken[-1] != runs[len(taken) - 1]:
+                (first, count), asked = taken[-1], runs[len(taken) - 1][1]
                 rest.insert(0, (first + count, asked - count))
             if rest:
                 waiting[key] = rest
-            else:
-                del waiting[key]
-            self.ranges[key] = taken
+            if not taken:
+                break
+            self.settled[key] = taken
             self._add_settled(*key, taken)
 
     def _take_pops(self, limit: int) -> None:

@@ -108,7 +108,7 @@ class Writer:
     def owed_groups(self) -> set[str]:
         """The groups that have settles which are not on disk yet."""
         records = self.under_way.records if self.under_way is not None else None
-        written = [*records.settled, *records.ranges] if records is not None else []
+        written = records.settled if records is not None else ()
         return {name for name, _reason in [*self._write_queue.settles, *self._write_queue.ranges, *written]}
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from curbstone.core.disk import Disk
+from curbstone.core.disk import Disk, File
 from curbstone.core.engine.log.batches import StoredBatch, batch_at
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.file_view import Window
@@ -39,11 +39,17 @@ class Scan:
     def batches(self) -> Iterator[StoredBatch]:
         """Yield the good batches."""
         file = self._disk.open(self._segment.path)
+        try:
+            yield from self.batches_in(file)
+        finally:
+            file.close()
+
+    def batches_in(self, file: File) -> Iterator[StoredBatch]:
+        """Yield the good batches of the segment, which is open as `file`."""
         window = Window(file, self._segment.end)
         try:
             yield from self._batches(window)
         finally:
-            file.close()
             for start, end in window.unreadable:
                 self._damaged(start, end, "can't be read: the disk reports an error")
 
