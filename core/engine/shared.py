@@ -5,7 +5,7 @@ from __future__ import annotations
 from curbstone.core.disk import Disk
 from curbstone.core.engine.disk_alarms import DiskAlarms
 from curbstone.core.engine.slices import Slices
-from curbstone.core.engine.syncer import NoSyncer, Syncer
+from curbstone.core.engine.syncer import Syncer
 from curbstone.core.host import Host
 from curbstone.core.options import SyncMode
 from curbstone.core.schemas import Checks, NoSchemas, Schemas
@@ -30,7 +30,7 @@ class Shared:
         self.checks = Checks(host)
         self.slices = Slices(host)
         self.host = host
-        self.syncer: Syncer = NoSyncer()
+        self.syncer = Syncer()
         """The broker sets it before it makes queues. Without a broker, as in a dry recovery, there are no commits."""
         # Named once, for each time makes an object, and each of many queues keeps them.
         self.now_ms = host.now_ms

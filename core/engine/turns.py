@@ -12,6 +12,7 @@ from itertools import islice
 
 from curbstone.core.engine.syncer import Syncer
 from curbstone.core.host import Host, Timer
+from curbstone.core.values import ignore
 
 TURNS_AT_ONCE = 16
 """After so many queues the time is looked at, so that the loop's sockets do not wait for a thousand queues."""
@@ -63,10 +64,6 @@ class Turns:
                 self._scheduled = dict.fromkeys(islice(now, had, None)) | self._scheduled
                 break
         self._syncer.end_turn()
-
-
-def _nothing() -> None:
-    """Takes the place of a function that watches no more."""
 
 
 class Wakeups:
@@ -126,7 +123,7 @@ class Wakeups:
             nonlocal fn
             if fn in self.watchers:
                 self.watchers.remove(fn)
-            fn = _nothing  # the owner of `fn` often keeps `unwatch`; so the two do not keep each other in memory
+            fn = ignore  # the owner of `fn` often keeps `unwatch`; so the two do not keep each other in memory
 
         return unwatch
 

@@ -28,6 +28,7 @@ from itertools import islice
 from curbstone.core.engine.disk_alarms import DiskAlarms
 from curbstone.core.engine.log.commit import Commit, Segment
 from curbstone.core.engine.log.log import Salt
+from curbstone.core.engine.syncer import Syncer
 from curbstone.core.errors import Unavailable
 from curbstone.core.host import Host, JobDone
 from curbstone.core.stats import Commits
@@ -101,17 +102,15 @@ class CommitJob:
         return self.errors[n] is None
 
 
-class SyncGroup:
-    """Implements `core.engine.syncer.Syncer`."""
-
+class SyncGroup(Syncer):
     def __init__(self, host: Host, disk: WriteBehindDisk, salt: Salt, alarms: DiskAlarms, commits: Commits) -> None:
+        super().__init__()
         self._host = host
         self._disk = disk
         self._salt = salt
         self._alarms = alarms
         self._commits = commits
         self.file_bytes = REDO_BYTES
-        self.is_gathering = False
         self._turns = 0
         """How many turns are under way, one within another."""
         self._waiting: deque[tuple[Commit, JobDone]] = deque()
@@ -149,7 +148,6 @@ class SyncGroup:
     # --- commits
 
     def submit(self, commit: Commit, done: JobDone) -> None:
-        """Run a commit, at once or together with others of this turn, and then call `done`."""
         if not (self.is_gathering and commit.is_plain and commit.added <= PLAIN_BYTES_MAX):
             self._host.submit(commit.run, done)
         elif commit.is_durable:
@@ -158,19 +156,16 @@ class SyncGroup:
             self._without_sync.append((commit, done))
 
     def defer(self, turn: Callable[[], object]) -> bool:
-        """Return whether a commit made now would only wait. If so, `turn` is called when it would not."""
         if self._under_way is None:
             return False
         self._deferred[turn] = None
         return True
 
     def begin_turn(self) -> None:
-        """A turn of several queues begins: plain commits are gathered until `end_turn`."""
         self._turns += 1
         self.is_gathering = True
 
     def end_turn(self) -> None:
-        """End the turn: run the commits that were gathered."""
         self._turns -= 1
         self.is_gathering = self._turns > 0
         if self._without_sync and not self.is_gathering:
@@ -399,7 +394,6 @@ class SyncGroup:
             self._remove_redo(redo)
 
     def erase_refusal(self, uid: int) -> Unavailable | None:
-        """Return why a queue can't be erased before the next start, or None."""
         return Unavailable(f"{MATTER}: {self._kept}") if self._kept and self._files_of(uid) else None
 
     def _files_of(self, uid: int) -> list[RedoFile]:
