@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from curbstone.core.engine.delivery.dead_letters import DeadLetters
 from curbstone.core.engine.delivery.leases import Leases
-from curbstone.core.engine.delivery.ttl import Ttl
+from curbstone.core.engine.delivery.ttl import expire_due
 from curbstone.core.engine.parts import Parts
 
 IDLE_MS = 1000
@@ -13,13 +13,12 @@ IDLE_MS = 1000
 class Timers:
     """The timers of one queue. A part with something that is due later passes the time to the queue's wake-ups."""
 
-    __slots__ = ("_dead_letters", "_leases", "_parts", "_ttl")
+    __slots__ = ("_dead_letters", "_leases", "_parts")
 
     def __init__(self, parts: Parts, dead_letters: DeadLetters, leases: Leases) -> None:
         self._parts = parts
         self._dead_letters = dead_letters
         self._leases = leases
-        self._ttl = Ttl(parts, dead_letters)
 
     def run(self) -> None:
         """Do what is due, as much as one turn may take, and have a turn again when the next thing is."""
@@ -32,7 +31,7 @@ class Timers:
                 parts.wakeups.changed()
                 self._dead_letters.try_again()
         self._leases.end_due(now_ms)
-        self._ttl.expire_due(now_ms)
+        expire_due(parts, self._dead_letters, now_ms)
         dues = [group.next_due_ms for group in groups.values()]
         dues += [self._leases.next_due_ms, parts.index.expiries.next_due_ms]
         due_ms = min((due for due in dues if due is not None), default=None)
