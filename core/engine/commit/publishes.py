@@ -139,7 +139,7 @@ class Publishes:
             answer = self._look_up(publish, publish.numbered)
             if answer is not None:
                 return answer
-        if self._state.body_rule is not None and not publish.must_not_fail:
+        if (self._state.body_rule is not None or publish.has_too_large) and not publish.must_not_fail:
             answer = self._inspect(publish, self._state.body_rule)
             if answer is not None:
                 return answer
@@ -147,8 +147,8 @@ class Publishes:
             publish.inspection = None
         return self._take_whole(publish) if isinstance(publish, AtomicWrite) else self._take_some(publish)
 
-    def _inspect(self, publish: Publish, rule: BodyRule) -> bool | None:
-        """Check messages of the first publish against the queue's schema, and refuse those that break it.
+    def _inspect(self, publish: Publish, rule: BodyRule | None) -> bool | None:
+        """Check messages of the first publish, and refuse those that break a rule of the queue.
 
         Return None if it, or its next message, can be taken now, else whether to continue with the next publish.
         """
