@@ -234,6 +234,5 @@ class Dispatcher(dict[str, RoundRobin]):
         """The queue ends: so do all receivers."""
         receivers, self.attached = list(self.attached), {}
         self.clear()
-        self.parts.limits.end()
         for receiver in receivers:
             self._state.host.notify(receiver.end, error)

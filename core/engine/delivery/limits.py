@@ -5,12 +5,9 @@ Both are exact: one process delivers the messages of a queue. A group without li
 
 from __future__ import annotations
 
-from functools import partial
-
 from curbstone.core.engine.index.buckets import Bucket
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.turns import Wakeups
-from curbstone.core.host import Timer
 
 IN_FLIGHT, RATE = "in_flight", "rate"
 
@@ -20,18 +17,12 @@ SPARE_MAX = 16
 class _GroupBucket(Bucket):
     """The bucket of one group."""
 
-    __slots__ = ("timer",)
+    __slots__ = ("is_awaited",)
 
     def __init__(self, since_ms: int, rate: float) -> None:
         super().__init__(since_ms, rate)
-        self.timer: Timer | None = None
-        """Wakes the group when there is a token."""
-
-    def cancel(self) -> None:
-        """Wake nothing any more."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
+        self.is_awaited = False
+        """Whether to wake the group when there is a token."""
 
 
 class Limits:
@@ -74,21 +65,22 @@ class Limits:
         """Wake a group when its rate allows a delivery again. A settle wakes one that has too many in flight."""
         if not self._state.options.rate:
             return
-        bucket, host = self._bucket(group), self._state.host
-        now_ms = host.now_ms()
+        bucket = self._bucket(group)
         if not self._tokens(bucket):
-            bucket.cancel()
-            bucket.timer = host.call_later(bucket.due_ms - now_ms, partial(self._wake, group, bucket))
+            bucket.is_awaited = True
+            self._wakeups.at(bucket.due_ms)
 
-    def _wake(self, group: str, bucket: _GroupBucket) -> None:
-        bucket.timer = None
-        self._wakeups.wake(group)
+    @property
+    def next_due_ms(self) -> int | None:
+        """Engine time when the next group that waits for its rate is to be woken."""
+        return min([each.due_ms for each in (self._buckets or {}).values() if each.is_awaited], default=None)
 
-    def end(self) -> None:
-        """The queue ends."""
-        for bucket in (self._buckets or {}).values():
-            bucket.cancel()
-        self._buckets = None
+    def wake_due(self, now_ms: int) -> None:
+        """Wake the groups whose rate allows a delivery again."""
+        for group, bucket in (self._buckets or {}).items():
+            if bucket.is_awaited and bucket.due_ms <= now_ms:
+                bucket.is_awaited = False
+                self._wakeups.wake(group)
 
     def _tokens(self, bucket: Bucket) -> int:
         options = self._state.options
@@ -108,6 +100,6 @@ class Limits:
         """Forget buckets that are full, as a new one would be: any number of undeclared groups may exist over time."""
         options = self._state.options
         for group, bucket in list(buckets.items()):
-            if bucket.timer is None and self._tokens(bucket) == options.burst_or_default:
+            if not bucket.is_awaited and self._tokens(bucket) == options.burst_or_default:
                 del buckets[group]
         self._sweep_at = 2 * len(buckets) + SPARE_MAX

@@ -30,10 +30,11 @@ class Timers:
                 parts.wakeups.wake(name)
                 parts.wakeups.changed()
                 self._dead_letters.try_again()
+        parts.limits.wake_due(now_ms)
         self._leases.end_due(now_ms)
         expire_due(parts, self._dead_letters, now_ms)
         dues = [group.next_due_ms for group in groups.values()]
-        dues += [self._leases.next_due_ms, parts.index.expiries.next_due_ms]
+        dues += [self._leases.next_due_ms, parts.index.expiries.next_due_ms, parts.limits.next_due_ms]
         due_ms = min((due for due in dues if due is not None), default=None)
         if due_ms is not None:
             parts.wakeups.at(due_ms)
