@@ -196,7 +196,8 @@ class AtomicWrite(Publish):
         return bool(self.tx) or self.mark is not None
 
     def abort(self) -> None:
-        for end in self.ends:
+        ends, self.settles, self.releases = self.ends, [], []
+        for end in ends:
             end.undo(end.deliveries)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from curbstone.core import port
 from curbstone.core.batches import NOT_TO_EVENTS
@@ -13,7 +13,7 @@ from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.engine.delivery.dead_letters import count_dead, dead_letter, dead_letter_queue
 from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.queue import Queue
-from curbstone.core.engine.write_queue import AtomicWrite, Release, Settle
+from curbstone.core.engine.write_queue import SETTLE_BYTES, Release, Settle
 from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery
 from curbstone.core.events.events import EventKey, Filters, copies_of, copy_of
 from curbstone.core.filters import COSTS_AT_ONCE, Subject
@@ -22,7 +22,7 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName
 from curbstone.core.transactions.two_phase import MultiQueueCommit, Participant
 from curbstone.core.transactions.tx_log import JOURNAL_BYTES_MAX, TxLog
-from curbstone.core.values import Done
+from curbstone.core.values import Done, Outcome
 
 COPIES_MAX = 100_000
 """The most copies of messages to events in a transaction: they are made in one turn of the loop, and take memory."""
@@ -49,21 +49,18 @@ class Server(Protocol):
         """Call `fn` when everything that was published to events so far is handed to the queues; at once if it is."""
 
 
-class _SettleRequest:
+class _SettleRequest(NamedTuple):
     """A settle of the transaction. The commit claims its deliveries from the consumer.
 
     It is for these very deliveries. If a message is requeued before the commit and delivered again, that is another
     delivery.
     """
 
-    def __init__(
-        self, consumer: Consumer, deliveries: list[Delivery], kind: str, delay_ms: int | None, error: str
-    ) -> None:
-        self.consumer = consumer
-        self.deliveries = deliveries
-        self.kind = kind
-        self.delay_ms = delay_ms
-        self.error = error
+    consumer: Consumer
+    deliveries: list[Delivery]
+    outcome: Outcome
+    delay_ms: int | None
+    error: str
 
 
 class Transaction:
@@ -105,19 +102,21 @@ class Transaction:
 
     def ack(self, consumer: port.Consumer, seqs: Sequence[int]) -> None:
         """Add an ack; raise StaleDelivery if one of the messages is not unsettled now."""
-        self._request(consumer, seqs, "ack", None, "")
+        self._request(consumer, seqs, Outcome.ACK)
 
     def nack(self, consumer: port.Consumer, seqs: Sequence[int], delay_ms: int | None = None, error: str = "") -> None:
         """Add a nack. A message that was tried too often is dead-lettered with the commit."""
-        self._request(consumer, seqs, "nack", delay_ms, error)
+        self._request(consumer, seqs, Outcome.NACK, delay_ms, error)
 
     def reject(self, consumer: port.Consumer, seqs: Sequence[int], error: str = "") -> None:
         """Add a reject. The dead letter is published with the commit."""
-        self._request(consumer, seqs, "reject", None, error)
+        self._request(consumer, seqs, Outcome.REJECT, None, error)
 
     def settle(self, queue: Queue, group: str, deliveries: list[Delivery], reason: Reason, undo: Undo) -> None:
         """Add a settle of deliveries that the caller holds. If the transaction fails they are given to `undo`."""
-        self._participant(queue).settles.append(Settle(group, deliveries, reason, undo))
+        participant = self._participant(queue)
+        participant.settles.append(Settle(group, deliveries, reason, undo))
+        participant.is_only_bound = False
 
     def end_batch(self, queue: Queue, key: bytes) -> None:
         """Add the end of a batch of messages in a queue; see `core.batches`."""
@@ -126,7 +125,12 @@ class Transaction:
         participant.is_only_bound = False
 
     def _request(
-        self, consumer: port.Consumer, seqs: Sequence[int], kind: str, delay_ms: int | None, error: str
+        self,
+        consumer: port.Consumer,
+        seqs: Sequence[int],
+        outcome: Outcome,
+        delay_ms: int | None = None,
+        error: str = "",
     ) -> None:
         assert isinstance(consumer, Consumer)
         asked = self._asked.setdefault(consumer, set())
@@ -139,7 +143,7 @@ class Transaction:
         if len(set(seqs)) < len(seqs):
             raise StaleDelivery("a message is named twice")
         asked.update(deliveries)
-        self._requests.append(_SettleRequest(consumer, deliveries, kind, delay_ms, error))
+        self._requests.append(_SettleRequest(consumer, deliveries, outcome, delay_ms, error))
 
     def _participant(self, queue: Queue) -> Participant:
         participant = self._participants.get(queue)
@@ -175,10 +179,8 @@ class Transaction:
             self._server.host.call_soon(lambda: done(None))
         elif len(participants) == 1:
             ((queue, participant),) = participants.items()
-            publish = AtomicWrite(participant.messages, partial(self._written, participant, done), participant.size)
-            publish.settles, publish.releases = participant.settles, participant.releases
-            publish.batch = participant.batch
-            queue.write_queue.publish(publish)
+            participant.on_done = partial(self._written, participant, done)
+            queue.write_queue.publish(participant)
         else:
             MultiQueueCommit(self._server.host, self._server.tx_log, participants, done).begin()
 
@@ -236,7 +238,7 @@ class Transaction:
     def _check(self) -> CurbstoneError | None:
         size = 0
         for queue, participant in list(self._participants.items()):
-            size += participant.size
+            size += participant.measure()
             error = self._refusal(queue, participant)
             if error is None:
                 continue
@@ -256,10 +258,10 @@ class Transaction:
         for message in participant.messages:
             if (too_large := queue.state.too_large(message)) is not None:
                 return too_large
-        size, cap = participant.size, queue.options.cap
+        size, cap = participant.atomic_bytes, queue.options.cap
         if size > cap // 2:
             return MessageTooLarge(f"a transaction of {size} bytes can't fit the queue's cap of {cap} bytes")
-        if participant.ends_bytes > queue.log.room.slack_bytes:
+        if SETTLE_BYTES * participant.ended > queue.log.room.slack_bytes:
             return QueueFull(f"the transaction settles more than queue {queue.name} has room to log at once")
         return None
 
@@ -271,9 +273,9 @@ class Transaction:
                 if consumer.unsettled.get(delivery.message.seq) is not delivery:
                     return StaleDelivery(f"message {delivery.message.seq} is not unsettled here any more")
             consumer.claim([delivery.message.seq for delivery in deliveries])
-            if request.kind == "ack":
+            if request.outcome is Outcome.ACK:
                 self.settle(_local(consumer.queue), consumer.group, deliveries, Reason.ACK, consumer.unclaim)
-            elif request.kind == "reject":
+            elif request.outcome is Outcome.REJECT:
                 self._dead_letter(consumer, deliveries, Reason.REJECT, request.error)
             else:
                 self._give_back(request, deliveries)
@@ -286,7 +288,9 @@ class Transaction:
         now_ms = queue.host.now_ms()
         for delay_ms, some in queue.requeue.delayed(alive, request.delay_ms) if alive else ():
             due_ms = now_ms + delay_ms if delay_ms > 0 else 0
-            self._participant(queue).releases.append(Release(consumer.group, some, due_ms, consumer.unclaim))
+            participant = self._participant(queue)
+            participant.releases.append(Release(consumer.group, some, due_ms, consumer.unclaim))
+            participant.is_only_bound = False
 
     def _dead_letter(self, consumer: Consumer, deliveries: list[Delivery], reason: Reason, error: str) -> None:
         queue = _local(consumer.queue)
@@ -303,8 +307,7 @@ class Transaction:
     def give_up(self, error: CurbstoneError, on_done: Done) -> None:
         """Refuse the transaction before anything of it was written; deliveries that it would have ended stay."""
         for participant in self._participants.values():
-            for end in participant.ends:
-                end.undo(end.deliveries)
+            participant.abort()
         self._server.host.call_soon(lambda: on_done(error))
 
     def _counting(self, on_done: Done) -> Done:
@@ -339,19 +342,17 @@ class TransactionMover:
     ) -> None:
         transaction = Transaction(self._server)
         transaction.settle(self._queue, group, deliveries, reason, undo)
-        try:
-            for target, letter in letters:
-                transaction.publish(self._server.ensure(target), letter)
-        except CurbstoneError as error:
-            transaction.give_up(error, on_done)
-        else:
-            transaction.commit(on_done)
+        self._commit(transaction, letters, on_done)
 
     def end_batch(self, key: bytes, target: QueueName, report: Message, on_done: Done) -> None:
         transaction = Transaction(self._server)
         transaction.end_batch(self._queue, key)
+        self._commit(transaction, [(target, report)], on_done)
+
+    def _commit(self, transaction: Transaction, letters: list[tuple[QueueName, Message]], on_done: Done) -> None:
         try:
-            transaction.publish(self._server.ensure(target), report)
+            for target, letter in letters:
+                transaction.publish(self._server.ensure(target), letter)
         except CurbstoneError as error:
             transaction.give_up(error, on_done)
         else:
