@@ -157,7 +157,7 @@ class SyncTimes:
 
 
 class OsFile:
-    """A file of the operating system."""
+    """A file of the operating system. Implements `File`."""
 
     def __init__(self, fd: int, times: SyncTimes | None = None) -> None:
         """`times` counts how long syncs take."""
@@ -165,7 +165,6 @@ class OsFile:
         self._times = times
 
     def read(self, offset: int, size: int) -> bytes:
-        """See `File.read`."""
         data = os.pread(self._fd, size, offset)
         while len(data) < size:
             more = os.pread(self._fd, size - len(data), offset + len(data))
@@ -175,7 +174,6 @@ class OsFile:
         return data
 
     def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        """See `File.write`."""
         total = sum(map(len, buffers))
         written = os.pwritev(self._fd, buffers, offset)
         if written == total:
@@ -185,18 +183,15 @@ class OsFile:
             written += os.pwrite(self._fd, rest[written:], offset + written)
 
     def sync(self) -> None:
-        """See `File.sync`."""
         started_ns = time.monotonic_ns()
         os.fdatasync(self._fd)
         if self._times is not None:
             self._times.add((time.monotonic_ns() - started_ns) // 1000)
 
     def truncate(self, size: int) -> None:
-        """See `File.truncate`."""
         os.ftruncate(self._fd, size)
 
     def size(self) -> int:
-        """See `File.size`."""
         return os.fstat(self._fd).st_size
 
     def detach(self) -> int:
@@ -205,7 +200,6 @@ class OsFile:
         return fd
 
     def close(self) -> None:
-        """See `File.close`."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -229,7 +223,7 @@ def make_directory(path: Path) -> None:
 
 
 class OsDisk:
-    """A directory of the operating system, locked for this process while it is open."""
+    """A directory of the operating system, locked for this process while it is open. Implements `Disk`."""
 
     def __init__(self, root: Path, lasting_max: int = 1 << 30, *, is_shared: bool = False) -> None:
         """`lasting_max` is how many files of `open_lasting` may have a descriptor at a time.
@@ -284,12 +278,10 @@ class OsDisk:
             raise
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
-        """See `Disk.open`."""
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         return OsFile(self._open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0)), self.sync_times)
 
     def open_lasting(self, path: str, *, create: bool = False) -> LastingFile:
-        """See `Disk.open_lasting`."""
         fd = self.open(path, create=create).detach()
         file = LastingFile(self, path, fd, OsFile(fd, self.sync_times))
         with self._lasting_lock:
@@ -379,7 +371,6 @@ class OsDisk:
                     raise OSError(error.errno, "no descriptor is left for a file (see ulimit -n)") from error
 
     def list_dir(self, path: str) -> list[str]:
-        """See `Disk.list_dir`."""
         fd = self._open_dir(path)
         try:
             return os.listdir(fd)
@@ -387,27 +378,22 @@ class OsDisk:
             os.close(fd)
 
     def make_dir(self, path: str) -> None:
-        """See `Disk.make_dir`."""
         with self._inside():
             os.mkdir(self._path(path), 0o700)
 
     def rename(self, old: str, new: str) -> None:
-        """See `Disk.rename`."""
         with self._inside():
             os.rename(self._path(old), self._path(new))
 
     def remove(self, path: str) -> None:
-        """See `Disk.remove`."""
         with self._inside():
             os.unlink(self._path(path))
 
     def remove_tree(self, path: str) -> None:
-        """See `Disk.remove_tree`."""
         with self._inside():
             shutil.rmtree(self._path(path))
 
     def sync_dir(self, path: str) -> None:
-        """See `Disk.sync_dir`."""
         fd = self._open_dir(path)
         try:
             os.fsync(fd)
@@ -415,7 +401,6 @@ class OsDisk:
             os.close(fd)
 
     def sync_all(self, path: str) -> bool:
-        """See `Disk.sync_all`."""
         syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None) if sys.platform == "linux" else None
         if syncfs is None:
             return False
@@ -432,7 +417,6 @@ class OsDisk:
         return self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def close(self) -> None:
-        """See `Disk.close`."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

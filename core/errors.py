@@ -1,40 +1,18 @@
 """The errors of the engine, as its users see them.
 
 The text of every error is for users and names the rule that was broken. Which code a protocol gives to an error is the
-business of its adapter::
-
-    CurbstoneError
-    ├── BadRequest              a name, option or value breaks a rule
-    ├── NoSuchQueue             the queue does not exist (or was deleted meanwhile)
-    ├── NoSuchGroup             the group is not declared
-    ├── NoSuchTransaction       nothing is staged under the id, or not this part
-    ├── Conflict                an option contradicts what the queue holds
-    │   ├── AlreadyCommitted    the staged transaction has been committed
-    │   ├── StagedDamaged       what was staged is damaged on the disk, and has to be staged again
-    │   ├── OtherReader         another program reads as the same group
-    │   └── NumberGap           a numbered message came before the one that belongs in front of it
-    ├── KeyReused               an idempotency key returned with other content
-    ├── StaleDelivery           the delivery ended before it was settled
-    ├── Gone                    the requested messages are no longer in the log
-    ├── MessageTooLarge         larger than the queue's or the server's limit
-    ├── QueueFull               does not fit under the queue's cap
-    │   └── PublishPaused       the queue takes no messages for now
-    ├── EventRefused            some of the queues bound to an event refused it
-    ├── NotSupported            this engine lacks the requested part
-    └── Unavailable             the disk failed, or the server is stopping
-        ├── DataDirectoryError  the data directory can't be used at all
-        └── IsStandby           the process keeps a copy of a server, and serves nothing
-
-Any other exception out of `core` is a bug.
+business of its adapter. An exception out of `core` that is no `CurbstoneError` is a bug.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from curbstone.core.queue_name import QueueName
+if TYPE_CHECKING:
+    from curbstone.core.names import QueueName
 
-TOLD_MAX = 3
+TEXTS_MAX = 3
 """How many queues a text names."""
 MEMBERS_MAX = 100
 """How many queues `members` names."""
@@ -154,11 +132,11 @@ class EventRefused(CurbstoneError):
         public = {str(name): str(error) for name, error in refused.items() if not name.is_private}
         private = len(refused) - len(public)
         texts = [f"{name}: {text}" for name, text in public.items()]
-        more = [f"{len(texts) - TOLD_MAX} more"] if len(texts) > TOLD_MAX else []
+        more = [f"{len(texts) - TEXTS_MAX} more"] if len(texts) > TEXTS_MAX else []
         whose = [f"{private} private to their subscribers"] if private else []
         super().__init__(
             f"{len(refused)} of {len(refused) + stored} queues bound to the event refused the message: "
-            + "; ".join([*texts[:TOLD_MAX], *more, *whose])
+            + "; ".join([*texts[:TEXTS_MAX], *more, *whose])
         )
         self.members = {"stored": stored, "refused": dict(list(public.items())[:MEMBERS_MAX])}
 

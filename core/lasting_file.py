@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LastingFile:
-    """A file of the operating system that is opened when it is used, and stays open while descriptors suffice."""
+    """A file that is opened when it is used, and stays open while descriptors suffice. Implements `core.disk.File`."""
 
     __slots__ = (
         "_disk", "_failure", "_is_reported", "_syncing", "fd", "is_closed", "is_unsynced", "opened", "path", "users",
@@ -42,12 +42,10 @@ class LastingFile:
         self._disk.take_back(self)
 
     def read(self, offset: int, size: int) -> bytes:
-        """See `File.read`."""
         with self as file:
             return file.read(offset, size)
 
     def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        """See `File.write`."""
         file = self._disk.lend(self)
         try:
             self.is_unsynced = True
@@ -56,7 +54,6 @@ class LastingFile:
             self._disk.take_back(self)
 
     def sync(self) -> None:
-        """See `File.sync`."""
         with self._syncing:
             if not self._is_reported and self._failure is not None:
                 self._is_reported = True
@@ -97,15 +94,12 @@ class LastingFile:
         self._disk.take_back(self)
 
     def truncate(self, size: int) -> None:
-        """See `File.truncate`."""
         with self as file:
             file.truncate(size)
 
     def size(self) -> int:
-        """See `File.size`."""
         with self as file:
             return file.size()
 
     def close(self) -> None:
-        """See `File.close`."""
         self._disk.give_up(self)

@@ -28,22 +28,18 @@ class Message:
 
     @property
     def delay_ms(self) -> int:
-        """See `Orders`."""
         return self.orders.delay_ms if self.orders is not None else 0
 
     @property
     def ttl_ms(self) -> int:
-        """See `Orders`."""
         return self.orders.ttl_ms if self.orders is not None else 0
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """See `Orders`."""
         return self.orders.groups if self.orders is not None else ()
 
     @property
     def level(self) -> int:
-        """See `Orders`."""
         return self.orders.level if self.orders is not None else 0
 
     @property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import NamedTuple
 
 from curbstone.core.errors import BadRequest
-from curbstone.core.queue_name import PRIVATE_PROJECT as PRIVATE_PROJECT
-from curbstone.core.queue_name import QueueName as QueueName
 
 DEFAULT_PROJECT = "default"
+PRIVATE_PROJECT = "~private"
+"""The project of queues that belong to one client. It breaks the rules for projects, so no request can name it."""
 
 TEMPORARY = "temp."
 """How the names of temporary queues begin. The rest can't be guessed."""
@@ -21,6 +22,21 @@ _QUEUE = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _GROUP = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _EVENT = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]{1,200}")
 """The last ranges are the controls of text direction."""
+
+
+class QueueName(NamedTuple):
+    """A project, and a queue in it. `queue_name` makes one and checks the rules."""
+
+    project: str
+    queue: str
+
+    def __str__(self) -> str:
+        return f"{self.project}/{self.queue}"
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the queue belongs to one client: it is not listed, no request can name it, no restart keeps it."""
+        return self.project == PRIVATE_PROJECT
 
 
 @lru_cache(maxsize=1024)

@@ -66,7 +66,6 @@ class BodyRule:
         self._error: CurbstoneError | None = None
 
     def most_ms(self, body: bytes) -> float:
-        """See `Rule.most_ms`."""
         if self._rule is None:
             try:
                 self._rule = self._schemas().rule(self._schema)

@@ -60,7 +60,6 @@ class LocalQueue(Queue):
         state: str = "",
         group: str | None = None,
     ) -> None:
-        """Return up to `limit` messages behind seq `after` in order, of one group or all, without changing anything."""
         Peek(self.parts, limit, after, state, group, on_done).go_on()
 
     def keys(
@@ -74,10 +73,6 @@ class LocalQueue(Queue):
         CountKeys(self.parts, limit, by_in_flight, group, on_done).begin()
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
-        """Remove ready and delayed messages; `on_done(error, count)` is called when the disk has none of their bytes.
-
-        With `keep` it is called when their settles are on disk, and the log keeps them while it has room.
-        """
         uid = self.log.uid
         refusal = None if keep else self._erase_refusal(uid)
         if refusal is not None:

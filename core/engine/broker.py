@@ -261,15 +261,12 @@ class Broker:
         return frozenset(Capability)
 
     def queues(self) -> list[LocalQueue]:
-        """Return all queues except the private ones."""
         return [queue for queue in self._queues.values() if not queue.name.is_private]
 
     def private_queues(self) -> list[LocalQueue]:
-        """Return the queues that belong to one client each."""
         return [queue for queue in self._queues.values() if queue.name.is_private]
 
     def get(self, name: QueueName) -> LocalQueue:
-        """Return a queue; raise NoSuchQueue."""
         queue = self._queues.get(name)
         if queue is None:
             raise NoSuchQueue(f"no such queue: {name}")
@@ -414,7 +411,6 @@ class Broker:
         self._bind(name, replace(meta, bindings=others), on_done)
 
     def rebind(self, name: QueueName, events: frozenset[str], on_done: Done) -> None:
-        """See `core.port.Broker.rebind`."""
         meta = self.ensure(name).meta
         self._bind(name, replace(meta, bindings=_only(meta.bindings, events)), on_done)
 
@@ -437,16 +433,13 @@ class Broker:
         self._bindings.change(name, before, meta.bindings)
 
     def bindings(self, name: QueueName) -> Mapping[str, str]:
-        """See `core.port.Broker.bindings`."""
         return self.get(name).meta.bindings
 
     def unused_s(self, name: QueueName) -> float | None:
-        """Return after how many seconds without a consumer a queue shall go, or None; raise NoSuchQueue."""
         return self.get(name).meta.unused_s
 
     @property
     def events_bound(self) -> int:
-        """How many events have a queue bound to them."""
         return len(self._bindings)
 
     def bound(self, event: str, project: str) -> list[tuple[LocalQueue, Filters]]:
@@ -501,7 +494,6 @@ class Broker:
         return Health(is_serving and not self.alarms, reasons, str(self.sync), is_serving)
 
     def shutdown(self, on_done: Callable[[], None]) -> None:
-        """Refuse new publishes, finish what is under way, then end the consumers and close the files."""
         self._fanouts.finish()
         self.shared.is_stopping = True
         self._directories.is_stopping = self.alarms.is_stopping = True

@@ -35,7 +35,7 @@ class FaultBarrier:
         self.wall_ms = shared.wall_ms
 
     def call_soon(self, fn: Callable[[], object]) -> object:
-        """See `Host.call_soon`. A queue uses this only for answers to others."""
+        """Call `fn` in the next turn, as a callback from outside the queue."""
         return self._host.call_soon(partial(self.notify, fn))
 
     def call_later(self, delay_ms: int, fn: Callable[[], object]) -> Timer:

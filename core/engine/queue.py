@@ -140,16 +140,13 @@ class Queue:
 
     @property
     def options(self) -> QueueOptions:
-        """The options in force."""
         return self.state.options
 
     @property
     def is_closed(self) -> bool:
-        """Whether the queue is gone."""
         return self.state.is_closed
 
     def parse_id(self, text: str) -> int | None:
-        """Return the seq of a message id of this queue, or None."""
         uid, dash, seq = text.rpartition("-")
         return int(seq) if dash and uid == self.uid and seq.isascii() and seq.isdigit() and len(seq) < 20 else None
 

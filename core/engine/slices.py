@@ -18,8 +18,6 @@ Work = Callable[[int], int]
 
 
 class Slices:
-    """See the module's docstring."""
-
     def __init__(self, host: Host) -> None:
         self._host = host
         self._waiting: deque[Work] = deque()

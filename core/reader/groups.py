@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class ReadingGroups:
-    """The declared groups of one queue."""
+    """The declared groups of one queue. Implements `core.port_reading.Reading`."""
 
     __slots__ = ("_cleaner", "_fences", "_meta_writer", "_parts", "_store")
 
@@ -75,7 +75,6 @@ class ReadingGroups:
     # --- looking
 
     def check_epoch(self, epoch: str | None) -> None:
-        """Raise Conflict if a reader knew an earlier queue of this name."""
         if epoch is not None and epoch != self._parts.state.uid:
             raise Conflict(f"the queue was made anew: its epoch is {self._parts.state.uid}, not {epoch[:80]}")
 
@@ -90,7 +89,6 @@ class ReadingGroups:
         return sorted(self._parts.state.meta.groups)
 
     def backlogs(self) -> list[Backlog]:
-        """Return what waits for each named group that is declared or has pending messages, sorted by name."""
         declared = self._parts.state.meta.groups
         if len(self._parts.index.groups) == 1:  # most queues have only the unnamed one
             return []
@@ -101,7 +99,6 @@ class ReadingGroups:
         ]
 
     def infos(self) -> list[GroupInfo]:
-        """Return an info for each group of `backlogs`."""
         return [self.info(b.group) if b.declared else self._undeclared(b.group) for b in self.backlogs()]
 
     def _undeclared(self, name: str) -> GroupInfo:
@@ -110,7 +107,6 @@ class ReadingGroups:
         return GroupInfo(name, self._parts.state.uid, position, self.next, 0, "hold", 0, group.pending, declared=False)
 
     def position(self, name: str) -> int:
-        """Return a group's position: below it the group is done with everything. Raise NoSuchGroup."""
         return self.declared(name).first_pending(self.next)
 
     def loss(self, name: str) -> Loss:
@@ -118,14 +114,12 @@ class ReadingGroups:
         return self._parts.facts.loss(name)
 
     def first(self) -> int:
-        """Return the first seq that is pending anywhere, else `next`."""
         for run in self._parts.index.runs:
             if run.live():
                 return first_live(run)
         return self.next
 
     def info(self, name: str) -> GroupInfo:
-        """Return an info about a declared group; raise NoSuchGroup."""
         group = self.declared(name)
         loss = self.loss(name)
         on_full = "skip" if name in self._parts.state.meta.skips else "hold"
@@ -303,11 +297,9 @@ class ReadingGroups:
     # --- by position
 
     def is_declared(self, name: str) -> bool:
-        """Return whether a group is declared."""
         return name in self._parts.state.meta.groups
 
     def floor(self, name: str) -> int:
-        """Return the seq below which a declared group has lost messages, else 0; raise NoSuchGroup."""
         self.declared(name)
         return self.loss(name).floor
 
@@ -315,7 +307,6 @@ class ReadingGroups:
         seek_by_time(self._parts, timestamp_ms, on_done)
 
     def wait_for(self, seq: int, wait_ms: int, on_done: Waited) -> Wait:
-        """Call back when `next` is above `seq`, when the time is up, or when the queue ends."""
         return Wait(self._parts, lambda: self.next > seq, wait_ms, on_done)
 
     def stretch(self, group: str, first: int, bytes_max: int) -> Stretch:
@@ -345,12 +336,10 @@ class ReadingGroups:
 
     @property
     def events_start(self) -> int:
-        """The position of the oldest event there may be."""
         return start_of(self._parts.log)
 
     @property
     def events_end(self) -> int:
-        """The position behind the last commit."""
         return end_of(self._parts.log)
 
     def events(
@@ -367,7 +356,6 @@ class ReadingGroups:
         read_traces(self._parts, position, trail, on_done)
 
     def wait_for_events(self, position: int, wait_ms: int, on_done: Waited) -> Wait:
-        """Call back when there are events behind `position`, when the time is up, or when the queue ends."""
         return Wait(self._parts, lambda: self.events_end > position, wait_ms, on_done)
 
 

@@ -71,7 +71,7 @@ class Queues(Protocol):
 
 
 class Staging:
-    """All staged transactions of a broker."""
+    """All staged transactions of a broker. Implements `core.port_staging.Staging`."""
 
     def __init__(self, shared: Shared, queues: Queues, salt: Callable[[], int], bytes_max: int, ttl_ms: int) -> None:
         host = self.host = AlarmingHost(shared.host, shared.alarms, "staged transactions")
@@ -92,12 +92,10 @@ class Staging:
 
     @property
     def bytes(self) -> int:
-        """The bytes that all parts count for, including those that are coming in."""
         return self.area.bytes
 
     @property
     def bytes_max(self) -> int:
-        """The most that they may count for."""
         return self.area.bytes_max
 
     # --- requests
@@ -113,12 +111,7 @@ class Staging:
         owner: str = NOBODY,
         check: Check | None = None,
     ) -> Upload:
-        """Begin to stage a part; the caller feeds it with frames.
-
-        No body may be larger than `message_bytes_max` or than its queue takes, and no ttl longer than `ttl_ms_max`.
-        `check` is called for each queue in the frames. Raise AlreadyCommitted, Conflict, BadRequest, QueueFull or
-        Unavailable.
-        """
+        """See the port. Raise AlreadyCommitted, Conflict, BadRequest, QueueFull or Unavailable."""
         hashed, label, series = identity_of(project, identifier, owner)
         if not _PART.fullmatch(part) or part in DOTS:
             raise BadRequest(f"bad part {part[:80]!r}: 1 to 100 of A-Z a-z 0-9 . _ : -")
@@ -157,11 +150,9 @@ class Staging:
         owner: str = NOBODY,
         check: Check | None = None,
     ) -> None:
-        """Publish parts in this order, or all of them if `parts` is None.
+        """See the port. With a `content`, a commit in a series is a repetition only if it was the last one and had it.
 
-        `on_done` is called when all messages are on disk in their queues, or with an error. `check` is called for each
-        queue in the parts. With a `content`, a commit in a series is a repetition only if it was the last one and had
-        the same content. Raise NoSuchTransaction, BadRequest, Conflict, StagedDamaged or Unavailable.
+        Raise NoSuchTransaction, BadRequest, Conflict, StagedDamaged or Unavailable.
         """
         hashed, label, series = identity_of(project, identifier, owner)
         self._check_running()
@@ -195,7 +186,6 @@ class Staging:
         StagedCommit(transaction, marker, chosen, self._queue, self._apply).begin()
 
     def drop(self, project: str, identifier: str, on_done: Done, *, owner: str = NOBODY) -> None:
-        """Drop a transaction, if it exists. Raise AlreadyCommitted or Conflict if it is too late for that."""
         hashed, label, series = identity_of(project, identifier, owner)
         self._check_running()
         transaction = self._transactions.get(hashed)
@@ -210,7 +200,6 @@ class Staging:
             self._drop(transaction, on_done)
 
     def status(self, project: str, identifier: str, *, owner: str = NOBODY) -> StagedStatus:
-        """Return the state of a transaction, its parts and its messages; raise NoSuchTransaction."""
         hashed, label, series = identity_of(project, identifier, owner)
         transaction = self._transactions.get(hashed)
         if transaction is not None and transaction.state in (State.STAGED, State.COMMITTING):

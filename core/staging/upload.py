@@ -17,7 +17,7 @@ WRITE_BYTES = 512 * 1024
 
 
 class Upload:
-    """A part that is coming in. The caller feeds it, waits while `is_behind`, and ends with `finish` or `cancel`.
+    """A part that is coming in. Implements `core.port_staging.Upload`.
 
     One job writes at a time. Data that arrives meanwhile is kept in `_buffer` for the next one.
     """
@@ -41,11 +41,9 @@ class Upload:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the disk has to catch up before more is fed."""
         return self._is_writing and len(self._buffer) >= WRITE_BYTES
 
     def feed(self, data: bytes) -> None:
-        """Take a piece of the frames; raise if they are wrong or the disk has failed. Then `cancel` must be called."""
         self._transaction.check_open()
         if self._error is not None:
             raise self._error
@@ -59,7 +57,6 @@ class Upload:
             self._write()
 
     def when_written(self, on_done: Done) -> None:
-        """Call back when the job under way, if there is one, has written its piece, or with the error of the disk."""
         if self._is_writing:
             self._waiting.append(on_done)
         else:
@@ -91,10 +88,7 @@ class Upload:
         self._written += len(data)
 
     def finish(self, on_done: Callable[[CurbstoneError | None, Part | None], None]) -> None:
-        """Make the part durable under its name, now that all of it has arrived. `on_done` gets an error, or the part.
-
-        Raise BadRequest if the last frame is not whole, or QueueFull.
-        """
+        """Make the part durable under its name. Raise BadRequest if the last frame is not whole, or QueueFull."""
         if not self._check.is_whole:
             raise BadRequest("the body ends in the middle of a frame")
         self._transaction.area.check(self._transaction.staged_by, max(PART_BYTES_MIN - self.size, 0))
@@ -140,7 +134,6 @@ class Upload:
         transaction.submit(job, done)
 
     def cancel(self) -> None:
-        """Forget everything that has arrived. This does nothing once the part is being finished."""
         if self.is_over:
             return
         self.is_over = True

@@ -64,7 +64,7 @@ class _SettleRequest(NamedTuple):
 
 
 class Transaction:
-    """Collects publishes and settles. Nothing happens before `commit`; to abort, just drop it."""
+    """Collects publishes and settles. Nothing happens before `commit`. Implements `core.port.Transaction`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -83,7 +83,6 @@ class Transaction:
         """The queues that get messages for events."""
 
     def publish(self, queue: port.Queue, message: Message) -> None:
-        """Add a publish."""
         self._publishes.append((_local(queue), message))
 
     def publish_event(self, event: str, message: Message, project: str = DEFAULT_PROJECT) -> None:
@@ -97,19 +96,15 @@ class Transaction:
 
     @property
     def queues_reached(self) -> int:
-        """See `core.port.Transaction.queues_reached`."""
         return len(self._reached)
 
     def ack(self, consumer: port.Consumer, seqs: Sequence[int]) -> None:
-        """Add an ack; raise StaleDelivery if one of the messages is not unsettled now."""
         self._request(consumer, seqs, Outcome.ACK)
 
     def nack(self, consumer: port.Consumer, seqs: Sequence[int], delay_ms: int | None = None, error: str = "") -> None:
-        """Add a nack. A message that was tried too often is dead-lettered with the commit."""
         self._request(consumer, seqs, Outcome.NACK, delay_ms, error)
 
     def reject(self, consumer: port.Consumer, seqs: Sequence[int], error: str = "") -> None:
-        """Add a reject. The dead letter is published with the commit."""
         self._request(consumer, seqs, Outcome.REJECT, None, error)
 
     def settle(self, queue: Queue, group: str, deliveries: list[Delivery], reason: Reason, undo: Undo) -> None:

@@ -18,7 +18,7 @@ logger = logging.getLogger("curbstone.core")
 
 
 class Consumer:
-    """Takes deliveries up to its window, and settles them.
+    """Takes deliveries up to its window, and settles them. Implements `core.port.Consumer`.
 
     `unsettled` holds them by seq, in the order of delivery. Calls that settle raise StaleDelivery, and
     change nothing, if a seq is not among them; `on_done(error)` is called after the commit.
@@ -105,7 +105,6 @@ class Consumer:
         on_open()
 
     def ack(self, seqs: Sequence[int], on_done: Done | None = None) -> None:
-        """Settle deliveries."""
         deliveries = self.claim(seqs)
         if not self._dispatcher.acks.ack(self.group, deliveries, on_done):
             self.unclaim(deliveries)
@@ -113,13 +112,11 @@ class Consumer:
     def nack(
         self, seqs: Sequence[int], delay_ms: int | None = None, error: str = "", on_done: Done | None = None
     ) -> None:
-        """Give deliveries back to their place, after `delay_ms` or the queue's `nack_delay`."""
         deliveries = self.claim(seqs)
         if not self._dispatcher.requeue.nack(self.group, self, deliveries, delay_ms, error, on_done):
             self.unclaim(deliveries)
 
     def reject(self, seqs: Sequence[int], error: str = "", on_done: Done | None = None) -> None:
-        """Send deliveries to the dead-letter queue, or drop them if there is none."""
         deliveries = self.claim(seqs)
         if not self._dispatcher.requeue.reject(self.group, self, deliveries, error, on_done):
             self.unclaim(deliveries)
@@ -155,22 +152,18 @@ class Consumer:
         self.unsettled.pop(seq, None)
 
     def hold(self) -> None:
-        """Stop deliveries for a while: the socket's buffer is full."""
         self.held = True
 
     def resume(self) -> None:
-        """Continue after `hold`."""
         if self.held:
             self.held = False
             self._dispatcher.parts.wakeups.wake(self.group)
 
     def resize(self, window: int) -> None:
-        """Change how many deliveries may be unsettled. If more are, they stay, and no others are delivered."""
         self.window = window
         self._dispatcher.parts.wakeups.wake(self.group)
 
     def pause(self) -> None:
-        """End deliveries; what is unsettled stays and can still be settled."""
         self.paused = True
         self._dispatcher.pause(self)
 

@@ -64,7 +64,7 @@ class Leases:
         owner: str = NOBODY,
         who: Who = UNKNOWN,
     ) -> Pull:
-        """See `core.port.Queue.lease`. No more messages are taken once they have LEASE_BYTES_MAX bytes together."""
+        """No more messages are taken once they have LEASE_BYTES_MAX bytes together."""
 
         def give(deliveries: list[Delivery]) -> None:
             now_ms = self._state.host.now_ms()
@@ -127,7 +127,6 @@ class Leases:
         self._parts.write_queue.when_committed(done)
 
     def give_back(self, leases: list[Lease]) -> None:
-        """End leases that reached no client: no try is counted."""
         for given in leases:
             lease = self._by_token.get(given.token)
             if lease is not None:

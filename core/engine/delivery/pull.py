@@ -64,7 +64,6 @@ class Pull:
         return self._waits and not self._gathered
 
     def give(self, deliveries: list[Delivery]) -> None:
-        """Take deliveries, and answer when there are enough; the queue calls this."""
         if not self.room:  # it was given up while its hand was dealt
             self._dispatcher.acks.put_back(self.group, deliveries)
             return
@@ -92,7 +91,6 @@ class Pull:
             self.finish_empty()
 
     def end(self, error: CurbstoneError) -> None:
-        """The queue ends: answer with nothing."""
         self.finish_empty()
 
     def cancel(self) -> bool:
