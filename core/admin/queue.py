@@ -5,48 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from curbstone.core import port
 from curbstone.core.admin.keys import CountKeys
 from curbstone.core.admin.peek import Peek
 from curbstone.core.admin.purge import purge
 from curbstone.core.admin.redrive import Redrive
 from curbstone.core.admin.undo import Undo
-from curbstone.core.engine.delivery.dead_letters import Mover
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.meta import Meta
-from curbstone.core.engine.queue import Queue
+from curbstone.core.engine.queue import BrokerCalls, Queue
 from curbstone.core.engine.shared import Shared
-from curbstone.core.engine.turns import Turn
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.reader.groups import ReadingGroups
-from curbstone.core.values import UNNAMED, Done, KeyList, May, Moved, Peeked, Undoing, UndoRequest
+from curbstone.core.values import UNNAMED, KeyList, May, Moved, Peeked, Undoing, UndoRequest
 
 
 class LocalQueue(Queue):
     """What the engine's own tests do not need of a queue. Implements `core.port.Queue`."""
 
-    __slots__ = ("_erase_refusal", "_erasing", "_find", "_undo", "reading")
+    __slots__ = ("_undo", "reading")
 
-    def __init__(
-        self,
-        shared: Shared,
-        meta: Meta,
-        log: Log,
-        mover_of: Callable[[Queue], Mover],
-        schedule: Callable[[Turn], None],
-        delete: Callable[[Queue, CurbstoneError], None],
-        erasing: Callable[[int, Done], Done],
-        find: Callable[[QueueName], port.Queue],
-    ) -> None:
-        """`erasing(uid, on_done)` returns a callback that first has erased what is outside of the queue's directory.
-
-        `find` returns a queue of the same engine, or raises NoSuchQueue.
-        """
-        super().__init__(shared, meta, log, mover_of, schedule, delete)
-        self._find = find
-        self._erasing = erasing
-        self._erase_refusal = shared.syncer.erase_refusal
+    def __init__(self, shared: Shared, meta: Meta, log: Log, broker: BrokerCalls) -> None:
+        super().__init__(shared, meta, log, broker)
         self._undo: Undo | None = None
         """None before the first undo and purge."""
         self.reading = ReadingGroups(self.parts, self.cleaner, self.meta_writer, self.store)
@@ -74,7 +54,7 @@ class LocalQueue(Queue):
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
         uid = self.log.uid
-        refusal = None if keep else self._erase_refusal(uid)
+        refusal = None if keep else self.state.shared.syncer.erase_refusal(uid)
         if refusal is not None:
             self.host.call_soon(partial(on_done, refusal, 0))
             return
@@ -84,13 +64,13 @@ class LocalQueue(Queue):
                 over()
                 on_done(error, count)
 
-            purge(self.parts, self.cleaner, None if keep else partial(self._erasing, uid), done)
+            purge(self.parts, self.cleaner, None if keep else partial(self._broker.erasing, uid), done)
 
         self._undos().before_purge(begin)
 
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
         """See `core.port.Queue.redrive`. The `members` of an error say how many have moved; all others stay."""
-        Redrive(self.dispatcher, self._find, self._mover, to, limit, on_done, may, seq).begin()
+        Redrive(self.dispatcher, self._broker.find, self._mover, to, limit, on_done, may, seq).begin()
 
     def undo(self, request: UndoRequest, on_done: Undoing) -> None:
         self._undos().begin(request, on_done)

@@ -18,7 +18,7 @@ from curbstone.core.engine.disk_alarms import AlarmingHost
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.log import Log, Salt, random_salt
 from curbstone.core.engine.log.meta import Meta, load_meta, meta_reserve, store_meta
-from curbstone.core.engine.queue import Queue
+from curbstone.core.engine.queue import BrokerCalls, Queue
 from curbstone.core.engine.recovery.chain import holds_something, last_commit_ms
 from curbstone.core.engine.recovery.replay import Replay
 from curbstone.core.engine.shared import Shared
@@ -93,8 +93,13 @@ class Broker:
         self._fanouts = Fanouts(host)
         self.syncer = self.shared.syncer = SyncGroup(host, disk, salt, self.alarms, self.commits)
         self._turns = Turns(host, self.syncer)
-        # Named once, for each time makes an object, and each of many queues keeps them.
-        self._of_queues = self._turns.add, self._end, self._erasing, self.get
+        self._calls = BrokerCalls(
+            mover_of=partial(TransactionMover, self),
+            schedule=self._turns.add,
+            delete=self._end_later,
+            erasing=self._erasing,
+            find=self.get,
+        )
         self._directories = Directories(AlarmingHost(host, self.alarms, "making and removing queues"), disk)
         self.left: dict[str, str] = {}
         """The directories of queues that can't be served, with the reasons."""
@@ -229,7 +234,7 @@ class Broker:
             disk = self._unsynced_disk
         uid, cap = int(meta.uid, 16), meta.options.cap
         log = Log(disk, directory, uid, cap=cap, meta_bytes=meta_reserve(cap), salt=self._salt)
-        return LocalQueue(self.shared, meta, log, partial(TransactionMover, self), *self._of_queues)
+        return LocalQueue(self.shared, meta, log, self._calls)
 
     def _add(self, queue: LocalQueue) -> None:
         """Begin to serve a queue that was recovered."""
@@ -359,11 +364,11 @@ class Broker:
         A private queue that is full is deleted for that.
         """
         if queue.name.is_private and isinstance(error, QueueFull):
-            self._end(queue, error)
+            self._end_later(queue, error)
             return True
         return isinstance(error, NoSuchQueue)
 
-    def _end(self, queue: Queue, reason: CurbstoneError) -> None:
+    def _end_later(self, queue: Queue, reason: CurbstoneError) -> None:
         """Delete a queue in a later turn, if it is still there then."""
 
         def end() -> None:

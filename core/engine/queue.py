@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
+from curbstone.core import port
 from curbstone.core.batches import OpenBatch, batch_key
 from curbstone.core.engine.commit.meta_writer import MetaWriter
 from curbstone.core.engine.commit.names import facts_bytes
@@ -42,6 +44,7 @@ from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Hold, P
 from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, MessageTooLarge, Unavailable
 from curbstone.core.holders import holders
 from curbstone.core.message import Delivery, Message
+from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
 from curbstone.core.stats import Stats
 from curbstone.core.values import (
@@ -67,33 +70,36 @@ ATOMIC_SHARE = 2
 """An atomic publish may take at most the cap divided by this."""
 
 
+class BrokerCalls(NamedTuple):
+    """What a queue calls of the broker that holds it; all queues share one."""
+
+    mover_of: Callable[[Queue], Mover]
+    """Returns what moves messages of a queue to others, for example its dead letters."""
+    schedule: Callable[[Turn], None]
+    """Has a queue's turn called at the end of the present turn of the loop."""
+    delete: Callable[[Queue, CurbstoneError], None]
+    """Deletes a queue in a later turn; its consumers get the reason."""
+    erasing: Callable[[int, Done], Done]
+    """`erasing(uid, on_done)` returns a callback that first erases what is outside of a queue's directory."""
+    find: Callable[[QueueName], port.Queue]
+    """Returns a queue, or raises NoSuchQueue."""
+
+
 class Queue:
     """See the module's docstring. `core.engine.broker` makes all queues and holds them."""
 
     __slots__ = (
-        "_auto_delete", "_delete", "_is_resting", "_mover", "_timers", "_when_idle", "acks", "batch_reports", "cleaner",
+        "_auto_delete", "_broker", "_is_resting", "_mover", "_timers", "_when_idle", "acks", "batch_reports", "cleaner",
         "damaged", "dispatcher", "facts", "give_back", "host", "index", "lease", "leases", "log", "message_id",
         "meta_writer", "name", "parts", "pops", "refusal", "requeue", "settle_by_id", "settle_leases", "space", "state",
         "stats", "uid", "wakeups", "watch", "write_queue", "writer",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        shared: Shared,
-        meta: Meta,
-        log: Log,
-        mover_of: Callable[[Queue], Mover],
-        schedule: Callable[[Turn], None],
-        delete: Callable[[Queue, CurbstoneError], None],
-    ) -> None:
-        """`mover_of(queue)` returns what moves messages of this queue to others, for example its dead letters.
-
-        `schedule(turn)` has the queue's turn called at the end of the present turn of the loop. `delete(queue, reason)`
-        deletes the queue in a later turn; its consumers get the reason.
-        """
+    def __init__(self, shared: Shared, meta: Meta, log: Log, broker: BrokerCalls) -> None:
+        self._broker = broker
         host = self.host = FaultBarrier(shared, meta, self._break_down)
         state = self.state = QueueState(shared, meta, host)
-        wakeups = self.wakeups = Wakeups(host, partial(host.contain, self.turn), schedule)
+        wakeups = self.wakeups = Wakeups(host, partial(host.contain, self.turn), broker.schedule)
         self.name = meta.name
         self.uid = meta.uid
         self.log = log
@@ -113,7 +119,7 @@ class Queue:
         self.cleaner = Cleaner(parts)
         self.acks = Acks(parts)
         self.settle_by_id = self.acks.settle_by_id
-        self._mover = mover_of(self)
+        self._mover = broker.mover_of(self)
         dead_letters = DeadLetters(parts, self.acks, self._mover)
         self.requeue = Requeue(parts, self.acks, dead_letters)
         self.dispatcher = Dispatcher(parts, self.acks, self.requeue, dead_letters)
@@ -127,7 +133,6 @@ class Queue:
         """None before the first batch of messages is complete."""
         self.writer = Writer(parts, self.cleaner, self.dispatcher, self.pops, self._end_batches, self.turn)
         self.space = self.writer.space
-        self._delete = delete
         self._auto_delete: AutoDelete | None = None
         self._watch_use()
 
@@ -261,7 +266,7 @@ class Queue:
     def _watch_use(self) -> None:
         """Delete the queue when it has been unused for as long as its option `unused` says."""
         if self._auto_delete is None and self.options.unused is not None:
-            self._auto_delete = AutoDelete(self.dispatcher, self.leases, partial(self._delete, self))
+            self._auto_delete = AutoDelete(self.dispatcher, self.leases, partial(self._broker.delete, self))
         if self._auto_delete is not None:
             self._auto_delete.option_changed()
 

@@ -126,9 +126,16 @@ class Batch:
             records.add_tries([record for release in write.releases for record in release.records])
             records.add_tries(write.released)
 
-    def take_copy(self, source: CopySource, copy: Copy) -> None:
-        """Take what is copied: messages, which groups have settled them, and records of tries."""
-        self.source = source
+    def take_from(self, source: CopySource) -> bool:
+        """Take what this source copies next; return False if it has nothing for which there is room."""
+        copy = source.next(self.records.bytes if self.records is not None else 0)
+        if copy is not None:
+            self.source = source
+            self._take_copy(copy)
+        return copy is not None
+
+    def _take_copy(self, copy: Copy) -> None:
+        """Take messages, which groups have settled them, and records of tries."""
         self.copies = copy.messages
         records, tallies = self._add_to(), self._parts.tallies
         if tallies is not None:
@@ -141,12 +148,6 @@ class Batch:
         records.repeat_tries(copy.repeated)
         records.add_tries([*copy.tries])
         self._empties = copy.is_last
-
-    def take_from(self, source: CopySource) -> None:
-        """Take what this source has next, if it has anything for which there is room."""
-        copy = source.next(self.records.bytes if self.records is not None else 0)
-        if copy is not None:
-            self.take_copy(source, copy)
 
     # --- the batch
 

@@ -14,13 +14,12 @@ confirmed, in the room that is kept for them. Every second the writer tries whet
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from functools import partial
 
 from curbstone.core.engine.commit.batch import Batch
 from curbstone.core.engine.commit.publishes import NOTES_BYTES, Taken
 from curbstone.core.engine.compaction.cleaner import Cleaner
-from curbstone.core.engine.compaction.relocate import Copy, CopySource
+from curbstone.core.engine.compaction.relocate import CopySource
 from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.delivery.pop import Pops
 from curbstone.core.engine.index.index import Placed
@@ -34,15 +33,6 @@ from curbstone.core.values import EarlyAnswer, Space
 
 RETRY_MS = 1000
 NO_SPACE = "no space left on the disk"
-
-
-class Source(Enum):
-    """What a batch holds beside records: one of these, because each may need all the room of a batch."""
-
-    COPY = "copies of what is live in the oldest segment"
-    OTHER_COPY = "copies that something else than the cleaner asks for, such as an undo"
-    PUBLISH = "publishes"
-    NOTHING = "nothing, because the disk is full and what room there is is kept for records"
 
 
 class Writer:
@@ -159,7 +149,7 @@ class Writer:
 
     def abandon(self, error: CurbstoneError) -> None:
         """The queue broke down: refuse all of the batch under way, even what reaches the disk or is there already."""
-        self._log.abandon()
+        self._log.commit_ended()
         batch, self.under_way = self.under_way, None
         if batch is None:
             return
@@ -229,20 +219,18 @@ class Writer:
         state, write_queue, cleaner = self._state, self._write_queue, self._cleaner
         if write_queue.publishes:
             self._log.room.choose_segment_size(self._parts.index.runs.bytes_live)
-        # Publishes and copies take turns, so that neither holds up the other.
-        publishes_first = self._has_copied and bool(write_queue.publishes) and not self.disk_is_full
-        source, copy = (Source.PUBLISH, None) if publishes_first else self._next_source(was_cleaning)
-        self._has_copied = source is Source.COPY or source is Source.OTHER_COPY
         batch = Batch(self._parts, cleaner, self._dispatcher, self.missed, disk_is_full=self.disk_is_full)
         self.under_way = batch
         if write_queue.pops:
             self._pops.drop_unwanted()
         batch.take_records()
-        if copy is not None:
-            batch.take_copy(cleaner.relocation, copy)
-        elif source is Source.OTHER_COPY and self.copy_source is not None:
-            batch.take_from(self.copy_source)
-        elif source is Source.PUBLISH:
+        # A batch has copies or publishes, because each may need all its room. They take turns, so that neither holds
+        # up the other. While the disk is full it has neither: what room there is is kept for records.
+        copies_wait = was_cleaning or self.copy_source is not None
+        publishes_first = self._has_copied and bool(write_queue.publishes) and not self.disk_is_full
+        can_copy = copies_wait and not publishes_first and not self.disk_is_full
+        self._has_copied = can_copy and self._take_copies(batch, was_cleaning)
+        if not self._has_copied and not self.disk_is_full:
             batch.take_publishes()
         commit = batch.commit()
         if commit is not None:
@@ -260,10 +248,9 @@ class Writer:
         self._respond(batch)
         cleaner.review()  # records may have found no room in this batch
         began_cleaning = cleaner.is_cleaning and not was_cleaning
-        copies_wait = was_cleaning or self.copy_source is not None
-        if (publishes_first and copies_wait) or source is Source.OTHER_COPY or began_cleaning:
+        if (publishes_first and copies_wait) or began_cleaning:
             self._parts.wakeups.schedule()  # to make the next batch, which may have something to write
-        if source is Source.NOTHING:
+        if self.disk_is_full:
             self._refuse_new(QueueFull(NO_SPACE))
 
     def _prepare(self, batch: Batch) -> None:
@@ -277,16 +264,14 @@ class Writer:
             self._early = early
             self._state.host.notify(early.prepare, publish.messages[0].seq)
 
-    def _next_source(self, is_cleaning: bool) -> tuple[Source, Copy | None]:
-        """Return what the next batch holds beside records, and the copies if they are the cleaner's."""
-        if self.disk_is_full:
-            return Source.NOTHING, None
-        if is_cleaning:  # before an undo, which needs the room that this makes
-            copy = self._cleaner.relocation.next()
-            if copy is not None:
-                return Source.COPY, copy
-            # There is nothing to copy, or it is being read from the disk: the batch is free for others.
-        return Source.PUBLISH if self.copy_source is None else Source.OTHER_COPY, None
+    def _take_copies(self, batch: Batch, is_cleaning: bool) -> bool:
+        """Take copies of the cleaner, or else of the other source, which needs the room that the cleaner makes.
+
+        Return False if there are none, or those of the cleaner are being read from the disk.
+        """
+        if is_cleaning and batch.take_from(self._cleaner.relocation):
+            return True
+        return self.copy_source is not None and batch.take_from(self.copy_source)
 
     def _ended(self, commit: Commit, _result: object, error: BaseException | None) -> None:
         """The commit of the batch under way has ended."""

@@ -74,8 +74,8 @@ class Relocation:
 
     is_over = False
 
-    def next(self, _taken_bytes: int = 0) -> Copy | None:
-        """See `CopySource.next`. None also if what is to be copied must be read from the disk first."""
+    def next(self, _taken_bytes: int) -> Copy | None:
+        """Return what the next batch copies. None also if that must be read from the disk first."""
         if len(self._parts.log.segments) == 1:
             return None
         oldest = self._parts.log.segments[0]

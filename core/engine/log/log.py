@@ -208,8 +208,9 @@ class Log:
         self._after_drop += (partial(host.call_later, 0, again),)
         return True
 
-    def _call_waiting_readers(self) -> None:
-        """No commit is under way any more: call those who wait for that."""
+    def commit_ended(self) -> None:
+        """No commit is under way any more: call the readers that wait for that."""
+        self._under_way = None
         waiting, self._after_drop = self._after_drop, ()
         for again in waiting:
             again()
@@ -406,9 +407,7 @@ class Log:
 
     def succeeded(self, commit: Commit) -> None:
         """Take a commit that is on disk into the log."""
-        self._under_way = None
-        if self._after_drop:
-            self._call_waiting_readers()
+        self.commit_ended()
         if commit.cut:
             self._take_cuts(commit.cut)
         self._leftover = {}
@@ -448,20 +447,12 @@ class Log:
         self.log_start = self.segments[0].number
         self._count_sealed()
 
-    def abandon(self) -> None:
-        """Forget the commit under way: the queue broke down, so its result does not matter any more."""
-        self._under_way = None
-        if self._after_drop:
-            self._call_waiting_readers()
-
     def failed(self, commit: Commit) -> None:
         """Leave the log at its last good batch. Unless the commit was undone, the next one begins a new segment.
 
         If the commit has created a segment file, that is not part of the chain: the next segment will name the old one.
         """
-        self._under_way = None
-        if self._after_drop:
-            self._call_waiting_readers()
+        self.commit_ended()
         if commit.cut:
             self._take_cuts(commit.cut)
         self._leftover = commit.files_touched()  # including the earlier left-overs: the commit was to remove them

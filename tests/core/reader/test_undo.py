@@ -309,7 +309,7 @@ def test_publish_waiting_for_the_cleaner_succeeds_after_an_undo_splits_its_stret
             peer.ack(seq)
     for run in list(queue.index.runs):
         queue.index.reader.forget(run)
-    queue.cleaner.relocation.next()  # a turn of the cleaner that was broken off: it has listed the first segment
+    queue.cleaner.relocation.next(0)  # a turn of the cleaner that was broken off: it has listed the first segment
     lab.settle()
     assert back(lab, queue, seq=first) == 1
     assert lab.publish(queue, b"y" * 30_000)
