@@ -152,7 +152,6 @@ def reports_of(messages: Iterable[Message]) -> set[str]:
 
 
 def has_batch(block: bytes) -> bool:
-    """Return whether a header block names a batch."""
     return BATCH_MARK in block and bool(batch_of(block).id)
 
 

@@ -116,7 +116,6 @@ def replace_file(disk: Disk, path: str, data: bytes) -> File:
 
 
 def file_contents(disk: Disk, path: str) -> bytes:
-    """Return what is in a file."""
     file = disk.open(path)
     try:
         return file.read(0, file.size())
@@ -125,7 +124,6 @@ def file_contents(disk: Disk, path: str) -> bytes:
 
 
 def file_bytes(disk: Disk, path: str) -> int:
-    """Return the size of a file."""
     file = disk.open(path)
     try:
         return file.size()
@@ -151,7 +149,6 @@ class SyncTimes:
         self._lock = threading.Lock()
 
     def add(self, took_us: int) -> None:
-        """Count one sync."""
         with self._lock:
             self.took_us.add(took_us)
 

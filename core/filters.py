@@ -128,7 +128,6 @@ class Filter:
         return COSTS_AT_ONCE // self.weight
 
     def passes(self, fields: Fields) -> bool:
-        """Return whether a message with these fields passes."""
         return self.test(fields) is True
 
     def __repr__(self) -> str:
@@ -181,7 +180,6 @@ class _Token(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The token in an error."""
         if self.kind == "end":
             return "the end"
         return repr(str(self.value)[:40])

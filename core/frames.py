@@ -31,7 +31,6 @@ _LENGTH_BYTES = 4
 
 
 def encode_frames(frames: list[Frame]) -> bytes:
-    """Return the frames of a page."""
     parts: list[bytes | memoryview] = []
     for first_seq, count, mask, tries, entries in frames:
         mask_bytes = b"" if mask is None else mask.to_bytes((count + 7) // 8, "little")

@@ -50,12 +50,10 @@ def _unescape_one(match: re.Match[str]) -> str:
 
 
 def encode(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Return the block of these (name, value) pairs."""
     return "".join([f"{escape(name)}:{escape(value)}\n" for name, value in headers]).encode()
 
 
 def decode(block: bytes) -> list[tuple[str, str]]:
-    """Return the (name, value) pairs of a block, in order."""
     if not block:
         return []
     text = block.decode("utf-8", "replace")

@@ -63,7 +63,6 @@ class _Block:
         """The first states, those that stay for any word, and the last states, of all masks."""
 
     def add(self, mask: str) -> None:
-        """Add a mask."""
         state = self._firsts[mask] = self.free
         self._begin |= 1 << state
         found: dict[str, int] = {}
@@ -126,7 +125,6 @@ class Masks:
         return bool(self._block_of)
 
     def add(self, mask: str) -> None:
-        """Add a mask that is not in the set."""
         block = self._block_of[mask] = self._with_room(len(mask.split(".")) + 1)
         block.add(mask)
 
@@ -142,7 +140,6 @@ class Masks:
         return block
 
     def remove(self, mask: str) -> None:
-        """Remove a mask, which must be in the set."""
         block = self._block_of.pop(mask)
         block.remove(mask)
         self._with_free[block] = None

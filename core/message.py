@@ -52,7 +52,6 @@ class Message:
 
 
 def any_named(messages: Sequence[Message]) -> bool:
-    """Return whether one of these messages asks for a unique name."""
     return any([message.orders is not None and message.orders.named for message in messages])
 
 
@@ -77,7 +76,6 @@ class Delivery:
 
     @property
     def redelivered(self) -> bool:
-        """Whether the message was delivered before."""
         return self.tries > 0
 
     def __repr__(self) -> str:

@@ -109,7 +109,6 @@ class QueueOptions:
 
     @property
     def uses_keys(self) -> bool:
-        """Whether the keys of messages matter."""
         return self.fair or self.key_limit > 0 or self.key_rate > 0
 
     @property
@@ -135,7 +134,6 @@ class QueueOptions:
         return max(round(delay_ms * (0.85 + 0.3 * share)), 1)
 
     def as_json(self) -> dict[str, object]:
-        """Return the options as they are written in JSON."""
         plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
         plain["schema"] = json.loads(self.schema) if self.schema else None
         return plain

@@ -71,7 +71,6 @@ def changed(orders: Orders | None, **changes: Any) -> Orders | None:
 
 
 def priority_of(level: int) -> int:
-    """Return the priority of a level."""
     return level - 1 if level else PRIORITY_DEFAULT
 
 

@@ -129,7 +129,6 @@ class Backlog(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """How many messages the group has not settled."""
         return self.rdy + self.wip + self.delayed
 
 

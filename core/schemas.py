@@ -105,7 +105,6 @@ class Checks:
         self._end_us = 0
 
     def submit(self, job: Job, done: JobDone) -> None:
-        """See `Host.submit`."""
         self._jobs.append((job, done))
         if len(self._jobs) == 1:
             self._begin()

@@ -48,7 +48,6 @@ class Stats:
     commits: int = 0
 
     def add(self, other: Stats) -> None:
-        """Add the counts of another queue."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -73,7 +72,6 @@ class LastMinute:
         self._seconds.append((second, count))
 
     def last_minute(self, now_ms: int) -> int:
-        """Return the count."""
         self._forget(now_ms)
         return sum([count for _, count in self._seconds])
 
@@ -94,13 +92,11 @@ class Histogram:
         self.sum = 0
 
     def add(self, value: int) -> None:
-        """Count a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     @property
     def count(self) -> int:
-        """How many values were counted."""
         return sum(self.counts)
 
 

@@ -297,7 +297,6 @@ class Leased:
         self._queues: dict[str, QueueName] = {}
 
     def of(self, owner: str) -> int:
-        """Return how many leases an owner has."""
         return self._counts.get(owner, 0)
 
     def queue_of(self, token: str) -> QueueName | None:
@@ -305,12 +304,10 @@ class Leased:
         return self._queues.get(token)
 
     def add(self, lease: Lease, queue: QueueName) -> None:
-        """Add a lease that has begun."""
         self._counts[lease.owner] = self._counts.get(lease.owner, 0) + 1
         self._queues[lease.token] = queue
 
     def drop(self, lease: Lease) -> None:
-        """Remove a lease that has ended."""
         del self._queues[lease.token]
         left = self._counts.pop(lease.owner) - 1
         if left:

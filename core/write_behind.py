@@ -47,7 +47,6 @@ class WriteBehindFile:
             self._late_bytes += sum(map(len, buffers))
 
     def catch_up(self) -> None:
-        """Write the deferred bytes."""
         if self._late:
             with self._lock:
                 self._write_late()
@@ -87,7 +86,6 @@ class WriteBehindFile:
             self._file.sync()
 
     def durable_write(self, offset: int, buffers: Sequence[bytes]) -> DurableWrite | None:
-        """See `core.durable_write`."""
         if self._durable is None or self._late or not self._disk.syncs:
             return None
         return self._durable.durable_write(offset, buffers)

@@ -208,7 +208,6 @@ class Redrive:
 
 
 def _origin(message: Message) -> QueueName | None:
-    """Return the original queue of a dead letter, or None."""
     for name, value in headers.decode(message.headers):
         if name == "x-dead-queue":
             try:

@@ -65,7 +65,6 @@ class Undo:
 
     @property
     def is_busy(self) -> bool:
-        """Whether an undo is under way."""
         return self._is_busy
 
     def begin(self, request: UndoRequest, on_done: Undoing) -> None:

@@ -307,7 +307,6 @@ class Queue:
         self.write_queue.when_committed(lambda error: on_done(error, error is None))
 
     def _end_batches(self, keys: list[bytes]) -> None:
-        """Send the reports of batches that are complete."""
         if self.batch_reports is None:
             self.batch_reports = BatchReports(self.parts, self._mover)
         self.batch_reports.send(keys)
@@ -377,7 +376,6 @@ class Queue:
 
     @property
     def is_working(self) -> bool:
-        """Whether a job is under way in the queue's directory."""
         return self.writer.is_busy or self.meta_writer.is_working
 
     def _groups_in_use(self) -> set[str]:
@@ -431,7 +429,6 @@ class Queue:
 def _publish_atomically(
     parts: Parts, messages: list[Message], on_done: Published, key: IdempotencyKey | None, numbered: Numbered | None
 ) -> None:
-    """Publish messages all or nothing."""
     cap = parts.state.options.cap
     tries = RELEASE_BYTES * sum(map(parts.index.entitled_count, messages))
     size = sum(map(entry_bytes, messages)) + EXPIRY_BYTES * len(messages) + BATCH_BYTES + tries

@@ -80,7 +80,6 @@ class QueueState:
 
     @property
     def meta_bytes(self) -> int:
-        """Bytes of the file `meta`."""
         self._meta_bytes = self._meta_bytes or len(self.meta.encode())
         return self._meta_bytes
 
@@ -134,5 +133,4 @@ class QueueState:
         return f"{self.uid}-{seq}"
 
     def report(self, text: str) -> None:
-        """Write to the server's log what went wrong."""
         logger.error("queue %s: %s", self.name, text, extra={"queue": self.label})

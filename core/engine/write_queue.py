@@ -183,12 +183,10 @@ class AtomicWrite(Publish):
 
     @property
     def ends(self) -> list[Settle | Release]:
-        """The settles and releases of deliveries that it ends."""
         return [*self.settles, *self.releases]
 
     @property
     def ended(self) -> int:
-        """How many deliveries it ends."""
         return sum([len(end.deliveries) for end in self.ends])
 
     @property
@@ -352,7 +350,6 @@ class WriteQueue:
         self._wakeups.schedule()
 
     def pop(self, pop: Pop) -> None:
-        """Write the settle of a pop."""
         self.pops[pop] = None
         self._wakeups.schedule()
 
@@ -402,7 +399,6 @@ class WriteQueue:
 
     @property
     def has_records(self) -> bool:
-        """Whether settles or releases wait."""
         return bool(self.settles or self.ranges or self.releases or self.redelivery_records or self.pops)
 
     @property
@@ -412,7 +408,6 @@ class WriteQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
         asked = self.publishes or self.callbacks or self.after_settles
         return not (asked or self.settles or self.ranges or self.releases or self.redelivery_records or self.pops)
 

@@ -162,7 +162,6 @@ class Fanouts:
             fn()
 
     def finish(self) -> None:
-        """Publish everything that is left now."""
         while self._waiting:
             self._waiting.popleft().advance()
 
@@ -184,7 +183,6 @@ class _AfterFanouts:
         self.has_begun_all = False
 
     def advance(self, _copies_max: int | None = None) -> int:
-        """See `Fanout.advance`."""
         self.has_begun_all = True
         self._fn()
         return 0

@@ -85,7 +85,6 @@ class ReadingGroups:
         return self._parts.index.groups[name]
 
     def names(self) -> list[str]:
-        """Return the names of the declared groups, sorted."""
         return sorted(self._parts.state.meta.groups)
 
     def backlogs(self) -> list[Backlog]:

@@ -88,7 +88,6 @@ class Target:
         return size + count * _EXTRAS_BYTES + release_bytes((count + delayed) * groups) + chunks * of_chunk
 
     def give_back(self) -> None:
-        """Give back what is still reserved."""
         if self.queue is not None:
             self.queue.log.room.give_back(self.reserved)
         self.reserved = 0

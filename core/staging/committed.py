@@ -59,7 +59,6 @@ class CommittedId(NamedTuple):
     messages: int
 
     def encode(self) -> bytes:
-        """Return the record of it."""
         rest = _RECORD.pack(0, *self)[4:]
         return crc32(rest).to_bytes(4, "little") + rest
 
@@ -293,7 +292,6 @@ class CommittedIds:
             self._files.append(replace_file(self._disk, path, data))
 
     def close(self) -> None:
-        """Close the files."""
         files, self._files = self._files, []
         for file in files:
             file.close()

@@ -96,12 +96,10 @@ class Part(NamedTuple):
 
 
 def part_file(version: int, name: str) -> str:
-    """Return the name of a part's file."""
     return f"p.{version}.{name}"
 
 
 def incoming_file(version: int) -> str:
-    """Return the name of a part's file while it arrives."""
     return f"t.{version}"
 
 
@@ -125,7 +123,6 @@ class Marker(NamedTuple):
         return sum(share.count for _, share in self.queues.values())
 
     def encode(self) -> bytes:
-        """Return the file's contents."""
         queues = {name: [uid, *astuple(share)] for name, (uid, share) in self.queues.items()}
         series = [(self.series.hashed.hex(), *self.series[1:])] if self.series else []
         line = json.dumps([*self[:5], queues, *series], separators=(",", ":")).encode()

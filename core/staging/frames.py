@@ -81,7 +81,6 @@ class FrameCheck:
 
     @property
     def messages(self) -> int:
-        """How many messages came so far."""
         return sum(share.count for share in self.shares.values())
 
     def feed(self, data: bytes) -> None:

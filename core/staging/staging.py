@@ -434,9 +434,7 @@ class Staging:
 
     @property
     def is_working(self) -> bool:
-        """Whether jobs are under way."""
         return self.committed.is_working or any(each.is_working for each in self._transactions.values())
 
     def close(self) -> None:
-        """Close the file of ids."""
         self.committed.close()

@@ -142,14 +142,12 @@ class StagedTransaction:
 
     @property
     def size(self) -> int:
-        """Bytes that the parts count for."""
         return sum(counted(part) for part in self.parts.values())
 
     # --- jobs in the directory
 
     @property
     def is_working(self) -> bool:
-        """Whether a job is under way."""
         return bool(self._jobs)
 
     def submit(self, job: Job, on_done: JobDone) -> None:

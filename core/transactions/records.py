@@ -98,7 +98,6 @@ def encode_record(tx: int, parts: Iterable[bytes]) -> bytes:
 
 
 def record_bytes(parts: Iterable[bytes]) -> int:
-    """Return the bytes of a record with these parts."""
     return _RECORD.size + sum(map(len, parts))
 
 

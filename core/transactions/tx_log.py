@@ -124,7 +124,6 @@ class TxLog:
 
     @property
     def is_working(self) -> bool:
-        """Whether anything is under way."""
         return self._busy or bool(self._erasing)
 
     @property
@@ -323,7 +322,6 @@ class TxLog:
         return self._disk.open(JOURNAL)
 
     def close(self) -> None:
-        """Close the file."""
         file, self._file = self._file, None
         if file is not None:
             file.close()

@@ -121,7 +121,6 @@ class RedoFile:
         return file
 
     def remove(self) -> None:
-        """Delete it."""
         if self._file is not None:
             self._file.close()
             self._file = None

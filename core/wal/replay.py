@@ -116,7 +116,6 @@ def replay_redo(disk: Disk) -> dict[str, str]:
 
 
 def write_parts(disk: Disk, path: str, parts: Iterable[Redo]) -> None:
-    """Write parts to their segment and sync it."""
     file = disk.open(path)
     try:
         for redo in parts:

@@ -141,7 +141,6 @@ class SyncGroup(Syncer):
 
     @property
     def is_working(self) -> bool:
-        """Whether anything is under way."""
         commits = self._waiting or self._without_sync or self._volatile_jobs or self._under_way or self._ends
         return bool(commits or (self._retiring and not self._kept))
 

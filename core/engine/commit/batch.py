@@ -85,7 +85,6 @@ class Batch:
 
     @property
     def pops(self) -> list[Pop]:
-        """The pops whose settles are in the batch."""
         return self.records.pops if self.records is not None else []
 
     def _add_to(self) -> Records:
@@ -228,7 +227,6 @@ class Batch:
         self._add_to().add_tries(sorted(released, key=lambda item: item.group), state=True)
 
     def _new_facts(self) -> Changes:
-        """Return the facts that hold once the publishes are on disk."""
         facts: Changes = {}
         state, publishes = self._parts.state, self.publishes
         if publishes.names is not None:

@@ -74,7 +74,6 @@ class Names:
         return 0 if groups.issuperset(self._parts.index.pending_in(seq)) else seq
 
     def any_must_wait(self, messages: list[Message]) -> bool:
-        """See `must_wait`."""
         wanted = [name for message in messages if (name := name_of(message)) is not None]
         return any([self.must_wait(name) for name in wanted if not (name.replaces or self.holder(name))])
 
@@ -248,7 +247,6 @@ def facts_bytes(parts: Parts, messages: list[Message]) -> int:
 
 
 def name_of(message: Message) -> Name | None:
-    """Return the unique name that a message asks for, or None."""
     return asked_name(message.headers) if message.orders is not None and message.orders.named else None
 
 

@@ -191,5 +191,4 @@ class Records:
 
     @property
     def sections(self) -> tuple[bytes, bytes]:
-        """The releases, and the settles."""
         return b"".join(self._releases), b"".join(self._settles)

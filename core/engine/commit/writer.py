@@ -103,7 +103,6 @@ class Writer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way or waiting."""
         return not self.is_busy and self._write_queue.is_empty and self.copy_source is None
 
     @property

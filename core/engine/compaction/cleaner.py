@@ -70,13 +70,11 @@ class _Reason:
         """The number of the last segment that was there when the pass began."""
 
     def begin(self) -> None:
-        """Begin a pass."""
         self.state = CLEANING
         self.through = self._log.active.number
 
     @property
     def is_over(self) -> bool:
-        """Whether the latest pass has ended."""
         return self._log.segments[0].number > self.through
 
 
@@ -196,8 +194,6 @@ class Plan(NamedTuple):
 
 
 class Cleaner:
-    """The cleaner of one queue."""
-
     __slots__ = (
         "_cap", "_erase", "_erased", "_eviction", "_log", "_parts", "_publish", "_state", "for_settles",
         "relocation", "retention",
@@ -294,7 +290,6 @@ class Cleaner:
 
     @property
     def is_cleaning(self) -> bool:
-        """Whether segments have to go."""
         oldest = self._log.segments[0].number
         return (
             oldest <= self._erase.through

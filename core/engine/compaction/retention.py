@@ -22,7 +22,6 @@ class Retention:
         """The number of the last segment that is not held back, because room was needed when it was there."""
 
     def settled(self) -> None:
-        """A commit has settled something."""
         self._settled_ms = self._parts.state.host.now_ms()
 
     def give_way(self) -> None:

@@ -15,8 +15,6 @@ from curbstone.core.values import NOBODY, UNNAMED, Done, Lease, WasThere
 
 
 class Acks:
-    """The acks of one queue."""
-
     __slots__ = ("_index", "_limits", "_state", "_wakeups", "_write_queue")
 
     def __init__(self, parts: Parts) -> None:

@@ -36,7 +36,6 @@ class BatchReports:
         """Those whose reports were refused, with the reasons."""
 
     def send(self, keys: Iterable[bytes]) -> None:
-        """Send the reports of these batches."""
         self._waiting.update(dict.fromkeys(keys))
         self._send_next()
 

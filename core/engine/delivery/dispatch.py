@@ -176,7 +176,6 @@ class Dispatcher(dict[str, RoundRobin]):
         self._wakeups.changed()
 
     def detach(self, receiver: Receiver) -> None:
-        """Forget a receiver that has ended."""
         self.attached.pop(receiver, None)
         self.pause(receiver)
 

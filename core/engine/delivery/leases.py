@@ -18,8 +18,6 @@ ENDED_AT_ONCE = 512
 
 
 class _Held(Lease):
-    """A lease of this queue."""
-
     __slots__ = ("_leases",)
 
     def __init__(self, leases: Leases, delivery: Delivery, group: str, expires_ms: int, owner: str, who: Who) -> None:
@@ -48,7 +46,6 @@ class Leases:
         return len(self._by_token)
 
     def all(self) -> Collection[Lease]:
-        """Return all leases."""
         return self._by_token.values()
 
     # --- how they begin and end
@@ -147,7 +144,6 @@ class Leases:
         return stale
 
     def end_all(self) -> None:
-        """Forget all leases."""
         for lease in list(self._by_token.values()):
             self.end(lease)
         self._due.clear()
@@ -155,7 +151,6 @@ class Leases:
     # --- when they end
 
     def _note(self, lease: Lease) -> None:
-        """Remember when a lease ends."""
         due.note(self._due, lease.expires_ms, lease.token, len(self._by_token), self._current)
         self._parts.wakeups.at(lease.expires_ms)
 
@@ -164,7 +159,6 @@ class Leases:
 
     @property
     def next_due_ms(self) -> int | None:
-        """Engine time when the next lease may end."""
         return self._due[0][0] if self._due else None
 
     @property
@@ -184,5 +178,4 @@ class Leases:
                 self._dispatcher.requeue.release(lease.group, [lease.delivery], delay_ms=0, error="the lease ran out")
 
     def sweep(self) -> None:
-        """Drop stale ends of leases from memory."""
         due.sweep(self._due, len(self._by_token), self._current)

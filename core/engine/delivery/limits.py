@@ -15,8 +15,6 @@ SPARE_MAX = 16
 
 
 class _GroupBucket(Bucket):
-    """The bucket of one group."""
-
     __slots__ = ("is_awaited",)
 
     def __init__(self, since_ms: int, rate: float) -> None:
@@ -26,8 +24,6 @@ class _GroupBucket(Bucket):
 
 
 class Limits:
-    """The limits of the groups of one queue."""
-
     __slots__ = ("_buckets", "_state", "_sweep_at", "_wakeups")
 
     def __init__(self, state: QueueState, wakeups: Wakeups) -> None:

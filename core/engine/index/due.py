@@ -46,7 +46,6 @@ class Expiries:
 
     @property
     def next_due_ms(self) -> int | None:
-        """Engine time when the next message may expire."""
         return self._due[0][0] if self._due else None
 
     @property
@@ -70,7 +69,6 @@ class Expiries:
         return seqs
 
     def sweep(self) -> None:
-        """Forget the times of messages that have been settled."""
         sweep(self._due, len(self._runs), self._current)
 
     def _current(self) -> list[tuple[int, int]]:

@@ -122,7 +122,6 @@ class Group:
                 self.level_numbered(number).pending += sign * count
 
     def recount(self) -> None:
-        """Count all messages that are pending."""
         self.pends(sum([run.pending(self.name).bit_count() for run in self.reader.runs]) - self.pending)
         for level in self.levels:
             level.pending = 0
@@ -141,7 +140,6 @@ class Group:
         return [(retry.due_ms, seq) for seq, retry in self.retries.items() if retry.due_ms]
 
     def sweep(self) -> None:
-        """Forget the times of delayed messages that have been settled."""
         due.sweep(self._due, len(self.retries), self._delays)
 
     @property
@@ -355,7 +353,6 @@ class Group:
         return otherwise
 
     def is_delayed(self, seq: int) -> bool:
-        """Return whether a message is delayed."""
         retry = self.retries.get(seq)
         return retry is not None and retry.due_ms > 0
 
@@ -365,7 +362,6 @@ class Group:
         return retry.tries if retry else int(seq <= self.level_of(seq).recovered)
 
     def level_of(self, seq: int) -> Level:
-        """Return the level of a message."""
         if len(self.levels) == 1:
             return self.level
         run = self.reader.runs.find(seq)

@@ -144,7 +144,6 @@ class Index:
         self.insert_copies([message for message in copies if names[message.seq]], names, where)
 
     def pending_in(self, seq: int) -> list[str]:
-        """Return the groups that a message is pending in."""
         run = self.runs.find(seq)
         if run is None:
             return []
@@ -159,7 +158,6 @@ class Index:
         return mask & (1 << last - first + 1) - 1
 
     def is_pending(self, name: str, seq: int) -> bool:
-        """Return whether a message is pending in a group."""
         return self.runs.find_pending(name, seq) is not None
 
     def is_live(self, seq: int) -> bool:
@@ -281,7 +279,6 @@ class Index:
             group.forget(retried)
 
     def drop_if_dead(self, run: Run) -> None:
-        """Drop a run if nothing is pending in it."""
         if not run.live() and run.is_indexed:
             self.reader.forget(run)
             self.runs.drop(run)

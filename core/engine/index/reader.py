@@ -84,7 +84,6 @@ class Reader:
         self._account(run, size)
 
     def is_loading(self, run: Run) -> bool:
-        """Return whether a run's messages are being read."""
         return run in self._loading
 
     def forget(self, run: Run | Page) -> None:

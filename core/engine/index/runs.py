@@ -89,7 +89,6 @@ class Run:
         return bits & ~self.ranked
 
     def level_of(self, seq: int) -> int:
-        """Return the level of a message."""
         bit = 1 << (seq - self.first)
         if self.levels is not None and self.ranked & bit:
             for level, bits in self.levels.items():
@@ -174,7 +173,6 @@ class Runs:
         return self._runs[index + 1] if index + 1 < len(self._runs) else None
 
     def find(self, seq: int) -> Run | None:
-        """Return the run that holds `seq`, or None."""
         index = bisect_right(self._firsts, seq) - 1
         if index < 0:
             return None
@@ -218,7 +216,6 @@ class Runs:
         return run, True
 
     def drop(self, run: Run) -> None:
-        """Remove a run from the index."""
         index = bisect_right(self._firsts, run.first) - 1
         assert self._runs[index] is run
         del self._runs[index], self._firsts[index]
@@ -285,7 +282,6 @@ class Runs:
         self.bytes_live += run.bytes_live
 
     def in_segment(self, segment: Segment) -> list[Run]:
-        """Return the runs of one segment."""
         return [run for run in self._runs if run.segment is segment]
 
 

@@ -29,22 +29,18 @@ class StoredBatch(NamedTuple):
 
     @property
     def messages_at(self) -> int:
-        """Index of the message entries."""
         return self.at + BATCH_BYTES
 
     @property
     def releases_at(self) -> int:
-        """Index of the releases."""
         return self.messages_at + self.header.messages_bytes
 
     @property
     def settles_at(self) -> int:
-        """Index of the settles."""
         return self.releases_at + self.header.releases_bytes
 
     @property
     def notes_at(self) -> int:
-        """Index of the notes."""
         return self.settles_at + self.header.settles_bytes
 
     @property

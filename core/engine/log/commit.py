@@ -282,7 +282,6 @@ class Commit:
             raise
 
     def sync(self) -> None:
-        """Make the writes to the segment durable."""
         assert self.segment.file is not None
         self._sync_file(self.segment, self.segment.file)
 
@@ -463,10 +462,8 @@ class Commit:
 
 
 def segment_path(directory: str, number: int) -> str:
-    """Return the path of a segment file."""
     return f"{directory}/{number:010d}{SEGMENT_SUFFIX}"
 
 
 def reserve_path(directory: str) -> str:
-    """Return the path of the reserve."""
     return f"{directory}/{RESERVE_NAME}"

@@ -145,7 +145,6 @@ class BatchHeader(NamedTuple):
 
     @property
     def messages_bytes(self) -> int:
-        """Bytes of the message entries."""
         return self.length - BATCH_BYTES - self.releases_bytes - self.settles_bytes - self.notes_bytes
 
 
@@ -198,7 +197,6 @@ class UnknownFormat(Exception):
 
 
 def entry_bytes(message: Message) -> int:
-    """Return the bytes of a message's entry."""
     size = ENTRY_BYTES + len(message.headers) + len(message.body)
     orders = message.orders
     if message.expires_ms or (orders is not None and orders.groups):
@@ -403,7 +401,6 @@ def runs_of(seqs: list[int]) -> list[tuple[int, int]]:
 
 
 def encode_settled(group: str, reason: int, runs: Sequence[tuple[int, int]]) -> bytes:
-    """Return one settle list."""
     name = group.encode()
     parts = [_LIST.pack(reason, len(name), 0, len(runs)), name]
     many = len(runs) // _SETTLED_AT_ONCE * _SETTLED_AT_ONCE  # acks of many priorities are scattered
@@ -484,7 +481,6 @@ def settled_bytes(group: str, runs: int) -> int:
 
 
 def encode_note(kind: Note, payload: bytes) -> bytes:
-    """Return one note."""
     return _NOTE.pack(kind, len(payload)) + payload
 
 

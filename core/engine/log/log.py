@@ -48,7 +48,6 @@ Salt = Callable[[], int]
 
 
 def random_salt() -> int:
-    """Return 32 random bits."""
     return secrets.randbits(32)
 
 
@@ -103,7 +102,6 @@ class Log:
         self._holds += 1
 
     def release(self) -> None:
-        """End one `hold`."""
         assert self._holds > 0
         self._holds -= 1
 
@@ -128,7 +126,6 @@ class Log:
 
     @property
     def is_above_cap(self) -> bool:
-        """Whether the directory holds more than its cap."""
         return self.bytes + self.room.meta_bytes > self.room.cap
 
     @property

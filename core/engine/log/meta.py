@@ -121,7 +121,6 @@ class Meta:
         return replace(meta, since={**meta.since, name: batch}, skips=skipping)
 
     def encode(self) -> bytes:
-        """Return the file's contents."""
         facts: dict[str, object] = {
             **self.unknown,
             "format": META_FORMAT,

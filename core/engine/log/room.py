@@ -154,7 +154,6 @@ class Room:
             assert self.free == self.cap + self.excess - self.meta_bytes - held
 
     def exceed_by(self, excess: int) -> None:
-        """Let the log go `excess` bytes above its cap."""
         self.excess = excess
         self._weigh()
 
@@ -213,7 +212,6 @@ class Room:
 
     @property
     def promised(self) -> int:
-        """Bytes that are promised in all."""
         return self.kept + self.reserved
 
     def grant(self, size: int, largest: int) -> bool:

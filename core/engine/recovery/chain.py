@@ -119,7 +119,6 @@ class _Headers:
             self._remake(number)
 
     def path(self, number: int) -> str:
-        """Return the path of a segment."""
         return segment_path(self._directory, number)
 
     def below(self, number: int) -> int:
@@ -176,7 +175,6 @@ class _Headers:
                 self.hidden += self.size(number) // ENTRY_BYTES
 
     def size(self, number: int) -> int:
-        """Return the size of a segment's file."""
         return self._sizes[number]
 
     def _last_batch(self, number: int) -> int:

@@ -174,7 +174,6 @@ class Replay:
             log.reserve = file_bytes(disk, reserve_path(log.directory))
 
     def _report_asides(self, chain: Chain) -> None:
-        """Report the segments that were set aside before."""
         for name in chain.names:
             if name.endswith(ASIDE_SUFFIX):
                 self._damage.append((ALWAYS, f"{self._log.directory}/{name}: a damaged segment, kept for repair"))
