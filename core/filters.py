@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple, NoReturn
 
@@ -54,7 +54,6 @@ from curbstone.core.conditions import (
     of_names,
 )
 from curbstone.core.errors import BadRequest
-from curbstone.core.message import Message
 
 TEXT_BYTES_MAX = 2048
 TESTS_MAX = 64
@@ -141,24 +140,6 @@ def fields_of(block: bytes, timestamp_ms: int) -> Fields:
     fields["JMSPriority"] = fields.get("priority", "4")
     fields["JMSTimestamp"] = str(timestamp_ms)
     return fields
-
-
-class Subject:
-    """A message as several filters see it: it is decoded at most once."""
-
-    __slots__ = ("_fields", "_message", "_timestamp_ms")
-
-    def __init__(self, message: Message, timestamp_ms: int) -> None:
-        self._message = message
-        self._timestamp_ms = timestamp_ms
-        self._fields: Fields | None = None
-
-    def passes(self, filters: Iterable[Filter]) -> bool:
-        """Return whether the message passes any of the filters."""
-        fields = self._fields
-        if fields is None:
-            fields = self._fields = fields_of(self._message.headers, self._timestamp_ms)
-        return any([each.passes(fields) for each in filters])
 
 
 @lru_cache(maxsize=1024)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 from curbstone.core.admin.restore import Restore
 from curbstone.core.disk import Disk
@@ -33,21 +32,14 @@ _NONE = Undone(0, 0, 0, more=False)
 _UNDONE = (Reason.ACK, Reason.PURGE)
 
 
-class _Found(NamedTuple):
-    """What the log has of the requested messages."""
-
-    messages: list[Message]
-    """In the order of their seqs."""
-    gone: int
-    expired: int
-    more: bool
-    damaged: bool
+_Found = tuple[list[Message], Undone]
+"""The requested messages that the log has, in the order of their seqs, and what became of the others."""
 
 
 class Undo:
     """The undos of one queue, one at a time; so a message that one has found settled is not brought back by another."""
 
-    __slots__ = ("_index", "_is_busy", "_log", "_parts", "_purges", "_restore", "_state", "_stop", "_writer")
+    __slots__ = ("_index", "_log", "_parts", "_purges", "_restore", "_state", "_stop", "_writer", "is_busy")
 
     def __init__(self, parts: Parts, writer: Writer) -> None:
         self._parts = parts
@@ -57,15 +49,12 @@ class Undo:
         self._writer = writer
         self._restore: Restore | None = None
         """The messages of the undo under way, once they are known."""
-        self._is_busy = False
+        self.is_busy = False
+        """Whether an undo is under way."""
         self._stop = False
         """Whether the undo under way is to end, because a purge has begun."""
         self._purges = 0
         """How many purges are under way."""
-
-    @property
-    def is_busy(self) -> bool:
-        return self._is_busy
 
     def begin(self, request: UndoRequest, on_done: Undoing) -> None:
         state = self._state
@@ -73,7 +62,7 @@ class Undo:
         if refusal is not None:
             state.host.call_soon(partial(on_done, refusal, _NONE))
             return
-        self._is_busy, self._stop = True, False
+        self.is_busy, self._stop = True, False
         disk, now_ms = self._log.disk, state.host.now_ms()
         since_ms = state.host.wall_ms() - request.within_ms if request.within_ms else 0
         segments = [segment.snapshot() for segment in self._log.segments]
@@ -85,7 +74,7 @@ class Undo:
         name = self._state.name
         if request.group in self._state.meta.groups:
             return Conflict(f"group {request.group} of queue {name} is declared: its position can't move back")
-        if self._is_busy:
+        if self.is_busy:
             return Conflict(f"another undo in queue {name} is under way")
         if self._purges:
             return Conflict(f"queue {name} is being purged")
@@ -104,12 +93,13 @@ class Undo:
             self._end(on_done, refusal, _NONE)
             return
         group = request.group
-        entitled = [message for message in found.messages if group in self._index.entitled(message)]
+        messages, undone = found
+        entitled = [message for message in messages if group in self._index.entitled(message)]
 
         def written(error: CurbstoneError | None, restored: int) -> None:
             if error is not None:
                 error.members = {**error.members, "restored": restored}
-            self._end(on_done, error, Undone(restored, found.gone, found.expired, found.more, found.damaged))
+            self._end(on_done, error, undone._replace(restored=restored))
 
         self._restore = Restore(self._parts, group, entitled, written)
         self._writer.copy_from(self._restore)
@@ -118,7 +108,7 @@ class Undo:
         return Conflict(f"queue {self._state.name} was purged meanwhile")
 
     def _end(self, on_done: Undoing, error: CurbstoneError | None, undone: Undone) -> None:
-        self._is_busy = False
+        self.is_busy = False
         self._restore = None
         self._state.host.notify(on_done, error, undone)
 
@@ -156,11 +146,11 @@ def _look(disk: Disk, segments: list[Segment], request: UndoRequest, since_ms: i
             continue
         room -= entry_bytes(message)
         if room < 0 and found:
-            return _Found([found[seq] for seq in sorted(found)], 0, len(expired), True, history.damaged)
+            return [found[seq] for seq in sorted(found)], Undone(0, 0, len(expired), True, history.damaged)
         found[message.seq] = message
     gone = len(chosen) - len(found) - len(expired)
     more = history.is_cut or len(history.seqs) > len(chosen)
-    return _Found([found[seq] for seq in sorted(found)], gone, len(expired), more, history.damaged)
+    return [found[seq] for seq in sorted(found)], Undone(0, gone, len(expired), more, history.damaged)
 
 
 class _Settled:

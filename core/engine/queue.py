@@ -276,13 +276,15 @@ class Queue:
 
     def counts(self, group: str = UNNAMED) -> Counts:
         held = self.log.bytes + self.state.meta_bytes if self.meta_writer.is_open else 0
-        rdy, wip, delayed = self.index.counts(group)
-        first_due_ms = self.index.first_due_ms(group) if delayed else 0
-        oldest_ms = self.index.runs.oldest_ms
+        consumers, oldest_ms = len(self.consumers()), self.index.runs.oldest_ms
+        found = self.index.groups.get(group)
+        if found is None:
+            return Counts(0, 0, 0, held, consumers, oldest_ms)
+        rdy, wip, delayed = found.rdy, len(found.in_flight), found.delayed
         limited = self.parts.limits.held_back(group, wip, rdy)
         if rdy and not limited[0]:
-            limited = self.index.groups[group].held_back_by_keys()
-        return Counts(rdy, wip, delayed, held, len(self.consumers()), oldest_ms, first_due_ms, *limited)
+            limited = found.held_back_by_keys()
+        return Counts(rdy, wip, delayed, held, consumers, oldest_ms, found.first_due_ms() if delayed else 0, *limited)
 
     def by_priority(self, group: str = UNNAMED) -> dict[int, int]:
         return self.index.by_priority(group)

@@ -70,21 +70,8 @@ class Stale(Exception):
         self.place = place
 
 
-def browse(
-    parts: Parts,
-    wanted: Wanted,
-    render: Callable[[list[Frame]], T],
-    on_done: Callable[[CurbstoneError | None, T | None, int], None],
-) -> None:
-    """Read one page: `on_done(error, render(frames), seq to continue at)`. `render` is called on a worker thread.
-
-    Nothing below `wanted.start` may be lost.
-    """
-    _Browse(parts, wanted, render, on_done).attempt()
-
-
-class _Browse(Generic[T]):
-    """One page on its way."""
+class Browse(Generic[T]):
+    """The reading of one page."""
 
     def __init__(
         self,
@@ -93,6 +80,10 @@ class _Browse(Generic[T]):
         render: Callable[[list[Frame]], T],
         on_done: Callable[[CurbstoneError | None, T | None, int], None],
     ) -> None:
+        """`on_done(error, render(frames), seq to continue at)`. `render` is called on a worker thread.
+
+        Nothing below `wanted.start` may be lost.
+        """
         self._parts = parts
         self._wanted = wanted
         self._render = render

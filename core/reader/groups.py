@@ -37,8 +37,8 @@ from curbstone.core.positions import (
     Waited,
     Wanted,
 )
-from curbstone.core.reader.browse import browse
-from curbstone.core.reader.history import end_of, read_history, start_of
+from curbstone.core.reader.browse import Browse
+from curbstone.core.reader.history import Reading, end_of, read_events, start_of
 from curbstone.core.reader.seek import Wait, first_live, seek_by_bytes, seek_by_time
 from curbstone.core.reader.trace import read_traces
 from curbstone.core.values import Done
@@ -317,10 +317,9 @@ class ReadingGroups:
         render: Callable[[list[Frame]], T],
         on_done: Callable[[CurbstoneError | None, T | None, int], None],
     ) -> None:
-        """Read one page; see `core.reader.browse`.
+        """Read one page. Raise NoSuchGroup, or Gone if wanted messages are lost.
 
-        Raise NoSuchGroup; and Gone, with the `first` seq that there is, `epoch` and `lost`, if wanted messages are
-        lost.
+        The members of Gone are the `first` seq that there is, the `epoch`, and how many are `lost`.
         """
         if wanted.group is None:
             first = floor = self.first()
@@ -331,7 +330,7 @@ class ReadingGroups:
         if wanted.start < floor:
             text = f"messages {wanted.start} to {floor - 1} are no longer in the log; continue at {first}"
             raise Gone(text, first=first, epoch=self._parts.state.uid, lost=lost)
-        browse(self._parts, wanted, render, on_done)
+        Browse(self._parts, wanted, render, on_done).attempt()
 
     @property
     def events_start(self) -> int:
@@ -347,12 +346,13 @@ class ReadingGroups:
         render: Callable[[list[Event]], bytes],
         on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
     ) -> None:
-        read_history(self._parts, asked, render, on_done)
+        read = partial(read_events, self._parts.log.disk, asked, render)
+        Reading(self._parts, asked.position, read, on_done).attempt()
 
     def traces(
         self, position: int, trail: Trail, on_done: Callable[[CurbstoneError | None, list[Trace], int], None]
     ) -> None:
-        read_traces(self._parts, position, trail, on_done)
+        Reading(self._parts, position, partial(read_traces, self._parts.log.disk, trail), on_done).attempt()
 
     def wait_for_events(self, position: int, wait_ms: int, on_done: Waited) -> Wait:
         return Wait(self._parts, lambda: self.events_end > position, wait_ms, on_done)

@@ -61,22 +61,11 @@ def end_of(log: Log) -> int:
     return position_of(log.active.number, log.active.end)
 
 
-def read_history(
-    parts: Parts,
-    asked: ReadRequest,
-    render: Callable[[list[Event]], bytes],
-    on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
-) -> None:
-    """Read a page and call `on_done(error, what `render` returned for the events, position to continue at)`.
-
-    `render` is called on a worker thread, for some of the events at a time. Raise Gone, with the `first` position that
-    there is, if the log does not reach back so far or the queue was made anew.
-    """
-    Reading(parts, asked.position, partial(_read, parts.log.disk, asked, render), on_done).attempt()
-
-
 class Reading(Generic[T]):
-    """One page on its way. `read` gets the segments, and the offset in the first one, on a worker thread."""
+    """The reading of one page of the log, from a position on: `on_done(error, result, position to continue at)`.
+
+    `read` gets the segments, and the offset in the first one, on a worker thread.
+    """
 
     def __init__(
         self,
@@ -92,7 +81,11 @@ class Reading(Generic[T]):
         self._on_done = on_done
 
     def attempt(self) -> None:
-        """Read the log as it is now; if a segment that was read is dropped meanwhile, begin again."""
+        """Read the log as it is now; if a segment that was read is dropped meanwhile, begin again.
+
+        Raise Gone, with the `first` position that there is, if the log does not reach back so far or the queue was made
+        anew.
+        """
         state, log = self._state, self._log
         position = self._position or start_of(log)
         number, offset = position >> OFFSET_BITS, position & ((1 << OFFSET_BITS) - 1)
@@ -133,9 +126,10 @@ def position_of(number: int, offset: int) -> int:
 # --- on a worker thread
 
 
-def _read(
+def read_events(
     disk: Disk, asked: ReadRequest, render: Callable[[list[Event]], bytes], segments: list[Segment], offset: int
 ) -> tuple[list[bytes], int]:
+    """Return what `render` returned for the events, some of them at a time, and the position to continue at."""
     pieces: list[bytes] = []
     count, room = asked.limit, asked.bytes_max
     for segment in segments:

@@ -6,34 +6,22 @@ belongs to it. Copies that the cleaner made have lost the number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 from curbstone.core.disk import Disk
 from curbstone.core.engine.log.batches import StoredBatch
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import SEGMENT_BYTES, Reason, decode_segment_header, decode_settled
 from curbstone.core.engine.log.scan import Scan
-from curbstone.core.engine.parts import Parts
-from curbstone.core.errors import CurbstoneError
 from curbstone.core.positions import Trace, Trail
-from curbstone.core.reader.history import Reading, position_of
+from curbstone.core.reader.history import position_of
 
 BYTES_AT_ONCE = 16 * 1024 * 1024
 """After so many bytes the rest is left to another job, so that other readers get their turn."""
 
 
-def read_traces(
-    parts: Parts,
-    position: int,
-    trail: Trail,
-    on_done: Callable[[CurbstoneError | None, list[Trace], int], None],
-) -> None:
-    """Read some segments and call `on_done(error, what was found, position to continue at)`. Raise Gone."""
-    Reading(parts, position, partial(_read, parts.log.disk, trail), on_done).attempt()
-
-
-def _read(disk: Disk, trail: Trail, segments: list[Segment], _offset: int) -> tuple[list[Trace], int]:
+def read_traces(disk: Disk, trail: Trail, segments: list[Segment], _offset: int) -> tuple[list[Trace], int]:
+    """Return what was found in some segments, and the position to continue at."""
     found: list[Trace] = []
     left = BYTES_AT_ONCE
     for segment in segments:

@@ -16,7 +16,7 @@ from curbstone.core.engine.queue import Queue
 from curbstone.core.engine.write_queue import SETTLE_BYTES, Release, Settle
 from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery
 from curbstone.core.events.events import EventKey, Filters, copies_of, copy_of
-from curbstone.core.filters import COSTS_AT_ONCE, Subject
+from curbstone.core.filters import COSTS_AT_ONCE, fields_of
 from curbstone.core.host import Host
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName
@@ -210,7 +210,7 @@ class Transaction:
                 self._participant(queue).messages.extend(copies_of(messages))
                 self._reached.add(queue)
         for message in messages if filtered else ():
-            subject = Subject(message, self._server.host.wall_ms())
+            fields = fields_of(message.headers, self._server.host.wall_ms())
             for queue, filters in filtered:
                 self._costs += sum([each.weight for each in filters])
                 if self._costs > COSTS_AT_ONCE:
@@ -218,7 +218,7 @@ class Transaction:
                         "these are too many messages at once for the filters of the queues bound to"
                         f" {event}; send them in several parts"
                     )
-                if subject.passes(filters):
+                if any([each.passes(fields) for each in filters]):
                     self._participant(queue).messages.append(copy_of(message))
                     self._reached.add(queue)
                 else:

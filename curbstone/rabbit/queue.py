@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from curbstone.core.batches import OpenBatch
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, NotSupported, Unavailable
-from curbstone.core.filters import Filter, Subject
+from curbstone.core.filters import Filter, fields_of
 from curbstone.core.holders import holders
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
@@ -120,10 +120,10 @@ class Queue:
         if not self.filters or arrived.exchange != self.engine.names.events:
             return True
         project, _, event = arrived.key.partition(".")
-        subject = Subject(message, message.timestamp_ms)
+        fields = fields_of(message.headers, message.timestamp_ms)
         for binding in sorted(self.known.bindings):
             wanted = self.filters.get(binding)
-            if takes(self.name, frozenset([binding]), event, project) and (not wanted or subject.passes([wanted])):
+            if takes(self.name, frozenset([binding]), event, project) and (not wanted or wanted.passes(fields)):
                 return True
         return False
 

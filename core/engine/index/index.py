@@ -421,11 +421,6 @@ class Index:
                     group.forget(seq)
         self.drop_if_dead(run)
 
-    def counts(self, name: str) -> tuple[int, int, int]:
-        """Return how many messages of a group are rdy, wip and delayed."""
-        group = self.groups.get(name)
-        return (group.rdy, len(group.in_flight), group.delayed) if group is not None else (0, 0, 0)
-
     def by_priority(self, name: str) -> dict[int, int]:
         """Return, by priority, how many messages are pending in a group; empty if all have the default one."""
         group = self.groups.get(name)
@@ -434,11 +429,6 @@ class Index:
             return {}
         rest = group.pending - sum(counts.values())
         return counts | {PRIORITY_DEFAULT: rest} if rest else counts
-
-    def first_due_ms(self, name: str) -> int:
-        """Return the engine time when the first delayed message of a group is due, 0 if there is none."""
-        group = self.groups.get(name)
-        return group.first_due_ms() if group is not None else 0
 
     @property
     def has_unlogged_marks(self) -> bool:

@@ -116,13 +116,14 @@ class Reader:
         place = (run.segment.path, run.segment.salt, run.offset, run.end)
         first, count = run.first, bits.bit_length()
 
-        def job() -> dict[int, Message]:
-            return read_page(self._log.disk, *place, first, bits)
+        def job() -> Read:
+            return read_place(self._log.disk, *place, first, first + count - 1, bits)
 
-        def done(found: dict[int, Message] | None, _error: BaseException | None) -> None:
+        def done(read: Read | None, _error: BaseException | None) -> None:
             if self._is_closed:
                 return
-            if found is None or len(found) != bits.bit_count():
+            found = read.messages if read is not None else {}
+            if len(found) != bits.bit_count():
                 then(None)
                 return
             run.is_keyed = run.is_keyed or any([KEY_MARK in message.headers for message in found.values()])
@@ -208,24 +209,11 @@ class Reader:
         run.bits &= mask
 
 
-def read_page(disk: Disk, path: str, salt: int, start: int, end: int, first: int, bits: int) -> dict[int, Message]:
-    """Return those messages, by seq, of the batches from `start` to `end` of a file that are in a mask. Blocking."""
-    file = disk.open(path)
-    try:
-        data, _ = read_around(file, start, end - start)
-    finally:
-        file.close()
-    found: dict[int, Message] = {}
-    digits = bin(bits)[:1:-1]
-    for batch in batches_in(data, salt):
-        if batch.header.messages:
-            for message in decode_some(data, batch.messages_at, batch.header, first, digits):
-                found[message.seq] = message
-    return found
+def read_place(disk: Disk, path: str, salt: int, start: int, end: int, first: int, last: int, bits: int = 0) -> Read:
+    """Return the messages `first` to `last` that are in the batches from `start` to `end` of a file. Blocking.
 
-
-def read_place(disk: Disk, path: str, salt: int, start: int, end: int, first: int, last: int) -> Read:
-    """Return the messages `first` to `last` that are in the batches from `start` to `end` of a file. Blocking."""
+    With `bits` these are only the messages of a mask, which begins at `first`.
+    """
     try:
         file = disk.open(path)
     except FileNotFoundError:
@@ -235,6 +223,7 @@ def read_place(disk: Disk, path: str, salt: int, start: int, end: int, first: in
     finally:
         file.close()
     found: dict[int, Message] = {}
+    digits = bin(bits)[:1:-1]
     damage = "".join(
         [f"{path}: bytes {low} to {high} can't be read: the disk reports an error" for low, high in unreadable[:1]]
     )
@@ -244,7 +233,8 @@ def read_place(disk: Disk, path: str, salt: int, start: int, end: int, first: in
             damage = damage or f"{path}: bytes from {start + good} on do not check"
         good = batch.end_at
         if batch.header.messages and batch.header.first_seq <= last:
-            for message in batch.messages():
+            some = decode_some(data, batch.messages_at, batch.header, first, digits) if bits else batch.messages()
+            for message in some:
                 if first <= message.seq <= last:
                     found[message.seq] = message
     if good < len(data):

@@ -76,8 +76,8 @@ class Commit:
     """The writes of one turn. Methods that touch the disk run on a worker thread, all others on the event loop."""
 
     __slots__ = (
-        "_aside", "_buffers", "_cut_first", "_directory", "_disk", "_fenced", "_held", "_least", "_old",
-        "_remove_first", "_remove_last", "_syncs_names", "_to_cut", "cut", "doubt", "dropped", "end", "erases",
+        "_aside", "_cut_first", "_directory", "_disk", "_fenced", "_held", "_least", "_old",
+        "_remove_first", "_remove_last", "_syncs_names", "_to_cut", "buffers", "cut", "doubt", "dropped", "end", "erases",
         "has_synced_names", "has_synced_removals", "is_undone", "kept", "offset", "old_size", "redo", "reserve",
         "reserve_to", "rolled", "segment", "size", "syncs", "taken", "uid", "unremoved",
     )  # fmt: skip
@@ -127,7 +127,8 @@ class Commit:
         """The size of the reserve."""
         self.reserve_to = self.reserve
         """The size that the reserve shall have after this commit."""
-        self._buffers: list[bytes] = []
+        self.buffers: list[bytes] = []
+        """What it writes to the segment from `offset` on."""
         self.rolled = False
         """Whether this commit begins a new segment."""
         self._old: Segment | None = None
@@ -168,11 +169,6 @@ class Commit:
             and self.reserve_to <= self.reserve
         )
 
-    @property
-    def buffers(self) -> list[bytes]:
-        """What it writes to the segment from `offset` on."""
-        return self._buffers
-
     def roll(self, header: SegmentHeader, spare: Spare | None, reserve: int, *, fenced: bool) -> None:
         """Begin a new segment, in the file `spare` if there is one. `reserve` is the size of the reserve without it."""
         self._old = self.segment
@@ -183,7 +179,7 @@ class Commit:
         self.taken = spare
         self.size = self._held = self._least = spare.size if spare else 0
         self.reserve = self.reserve_to = reserve
-        self._buffers = [encode_segment_header(header)]
+        self.buffers = [encode_segment_header(header)]
         self.offset = 0
         self.end = SEGMENT_BYTES
 
@@ -191,7 +187,7 @@ class Commit:
         """Put a batch of `size` bytes behind the others; return its offsets (start, end) in the segment."""
         start = self.end
         self.end += size
-        self._buffers = [*self._buffers, *buffers] if self._buffers else buffers
+        self.buffers = [*self.buffers, *buffers] if self.buffers else buffers
         return start, self.end
 
     def remove_first(self, path: str, size: int) -> None:
@@ -249,7 +245,7 @@ class Commit:
         With 0 no file has, because the commit need not be durable.
         """
         self.redo = redo
-        self._file_of(self.segment).defer(self.offset, self._buffers)
+        self._file_of(self.segment).defer(self.offset, self.buffers)
 
     def run(self) -> None:
         """Write, sync, then remove what is no longer needed. After an OSError the log continues from where it was."""
@@ -271,7 +267,7 @@ class Commit:
         """
         if not (self.syncs and self.is_plain) or self._remove_last or self._aside or self.segment.file is None:
             return None
-        return self.segment.file.durable_write(self.offset, self._buffers)
+        return self.segment.file.durable_write(self.offset, self.buffers)
 
     def write(self) -> None:
         """Write everything, or raise OSError. Then `is_undone` is True if none of it is left on the disk."""
@@ -320,12 +316,12 @@ class Commit:
             self._open_new(self._old)
         active = self._file_of(self.segment)
         if self.end > self._held:  # the batch and the zeros behind it go into one write
-            self._write_padded(active, self.offset, self._buffers, self.end)
+            self._write_padded(active, self.offset, self.buffers, self.end)
         else:
             if self.size > self._held:
                 self._write_padded(active, self._held, [], self._held)
-            if self._buffers:
-                active.write(self.offset, self._buffers)
+            if self.buffers:
+                active.write(self.offset, self.buffers)
 
     def _write_padded(self, file: WriteBehindFile, offset: int, buffers: list[bytes], end: int) -> None:
         """Write `buffers`, which end at `end`, and zeros up to `size`, or only to `_least` if the disk is too full."""

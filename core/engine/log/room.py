@@ -63,13 +63,15 @@ def release_bytes(records: int) -> int:
 
 class Room:
     __slots__ = (
-        "_aside_bytes", "_end", "_sealed_bytes", "_sealed_ends", "_sealed_split_bytes",
-        "ample_bytes", "cap", "excess", "free", "kept", "left", "meta_bytes", "notes_bytes", "pending", "reserved",
+        "_end", "_sealed_bytes", "_sealed_ends", "_sealed_split_bytes", "ample_bytes", "aside_bytes",
+        "cap", "excess", "free", "kept", "left", "meta_bytes", "notes_bytes", "pending", "reserved",
         "sealed_end_max", "segment_bytes", "slack_bytes", "small_bytes", "split_bytes",
     )  # fmt: skip
 
     def __init__(self, cap: int, meta_bytes: int) -> None:
-        self._aside_bytes = self._end = self._sealed_bytes = 0
+        self.aside_bytes = 0
+        """Bytes of damaged segments that are kept for repair."""
+        self._end = self._sealed_bytes = 0
         self.sealed_end_max = 0
         """The end of the longest segment before the active one."""
         self._sealed_split_bytes = 0
@@ -118,14 +120,9 @@ class Room:
 
     # --- what is held
 
-    @property
-    def aside_bytes(self) -> int:
-        """Bytes of damaged segments that are kept for repair."""
-        return self._aside_bytes
-
     def set_aside(self, size: int) -> None:
         """Count `size` more bytes of damaged segments that are kept for repair."""
-        self._aside_bytes += size
+        self.aside_bytes += size
         self._weigh()
 
     def holds(self, sealed_bytes: int, sealed_ends: Sequence[int], end: int) -> None:
@@ -150,7 +147,7 @@ class Room:
             self.free -= grown
             self.left -= grown
             # The other way to the same sum; see `_weigh`.
-            held = self._aside_bytes + self._sealed_bytes + self._end
+            held = self.aside_bytes + self._sealed_bytes + self._end
             assert self.free == self.cap + self.excess - self.meta_bytes - held
 
     def exceed_by(self, excess: int) -> None:
@@ -160,10 +157,10 @@ class Room:
     @property
     def held(self) -> int:
         """Bytes of contents, without `meta`."""
-        return self._aside_bytes + self._sealed_bytes + self._end
+        return self.aside_bytes + self._sealed_bytes + self._end
 
     def _weigh(self) -> None:
-        self.free = self.cap + self.excess - self.meta_bytes - self._aside_bytes - self._sealed_bytes - self._end
+        self.free = self.cap + self.excess - self.meta_bytes - self.aside_bytes - self._sealed_bytes - self._end
         """Bytes by which the contents may still grow."""
         self.left = self.free - self.to_clean(self.copy_bytes)
         """What remains of `free` beside the room that cleaning takes; may be negative."""
@@ -291,7 +288,7 @@ class Room:
     def _compacted_room(self, live_bytes: int) -> int:
         contents = self.cap - self.meta_bytes
         heads = live_bytes // 64 + contents // self.small_bytes * SEGMENT_BYTES
-        return contents - self._aside_bytes - live_bytes - heads
+        return contents - self.aside_bytes - live_bytes - heads
 
     def fits_compacted(self, size: int, live_bytes: int, largest: int) -> bool:
         """Return whether `size` bytes would fit if the log held nothing but `live_bytes` of entries.
