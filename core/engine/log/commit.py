@@ -76,8 +76,8 @@ class Commit:
     """The writes of one turn. Methods that touch the disk run on a worker thread, all others on the event loop."""
 
     __slots__ = (
-        "_aside", "_cut_first", "_directory", "_disk", "_fenced", "_held", "_least", "_old",
-        "_remove_first", "_remove_last", "_syncs_names", "_to_cut", "buffers", "cut", "doubt", "dropped", "end", "erases",
+        "_aside", "_cut_first", "_directory", "_disk", "_fenced", "_held", "_least", "_old", "_remove_first",
+        "_remove_last", "_syncs_names", "_to_cut", "buffers", "cut", "doubt", "dropped", "end", "erases",
         "has_synced_names", "has_synced_removals", "is_undone", "kept", "offset", "old_size", "redo", "reserve",
         "reserve_to", "rolled", "segment", "size", "syncs", "taken", "uid", "unremoved",
     )  # fmt: skip
