@@ -159,7 +159,7 @@ class Names:
         index = self._parts.index
         groups = [index.groups[name] for name in index.pending_in(seq)]
         waiting = [group for group in groups if seq not in group.in_flight]
-        self._aside += [(group.name, seq, group.set_aside(seq)) for group in waiting]
+        self._aside += [(group.name, seq, group.seize(seq)) for group in waiting]
         self.replaced += bool(waiting)
         return bool(waiting)
 

@@ -542,8 +542,9 @@ class Publishes:
 
     def _crowded(self, messages: list[Message]) -> CurbstoneError | None:
         """Return an error if the groups that messages name can't begin to exist, else None."""
-        if not any([message.groups for message in messages]):
+        names = [name for message in messages for name in message.groups]
+        if not names:
             return None
         if self._coming_groups is None:
             self._coming_groups = set()
-        return self._parts.index.dynamic_groups.refusal_of(messages, self._coming_groups)
+        return self._parts.index.dynamic_groups.refusal(names, self._coming_groups)

@@ -161,11 +161,6 @@ class Leases:
     def next_due_ms(self) -> int | None:
         return self._due[0][0] if self._due else None
 
-    @property
-    def due_entries(self) -> int:
-        """How many ends of leases are kept in memory, stale ones included."""
-        return len(self._due)
-
     def end_due(self, now_ms: int) -> None:
         """Give back messages whose leases have run out; if there are many, some of them."""
         for _ in range(ENDED_AT_ONCE):

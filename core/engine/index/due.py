@@ -48,11 +48,6 @@ class Expiries:
     def next_due_ms(self) -> int | None:
         return self._due[0][0] if self._due else None
 
-    @property
-    def due_entries(self) -> int:
-        """How many entries are in memory, including stale ones."""
-        return len(self._due)
-
     def note(self, run: Run, expires_ms: int) -> None:
         """Remember that some message of a run expires at `expires_ms`."""
         self._runs.any_expires = True

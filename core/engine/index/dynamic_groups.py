@@ -13,7 +13,6 @@ from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.reader import Reader
 from curbstone.core.engine.state import QueueState
 from curbstone.core.errors import Conflict
-from curbstone.core.message import Message
 from curbstone.core.values import UNNAMED
 
 UNDECLARED_MAX = 256
@@ -72,7 +71,3 @@ class DynamicGroups:
                 )
         coming |= fresh
         return None
-
-    def refusal_of(self, messages: list[Message], coming: set[str]) -> Conflict | None:
-        """Return why messages can't name the groups that they name, or None; see `refusal`."""
-        return self.refusal([name for message in messages for name in message.groups], coming)

@@ -131,7 +131,12 @@ class Group:
 
     def delay(self, seq: int, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
         """Let a pending message that is not in flight wait until `due_ms`."""
-        self._remember(seq, Retry(tries, due_ms, mature_ms, self._hold(message)))
+        retry = Retry(tries, 0, mature_ms, self._hold(message))
+        self._remember(seq, retry)
+        self._begin_delay(seq, retry, due_ms)
+
+    def _begin_delay(self, seq: int, retry: Retry, due_ms: int) -> None:
+        retry.due_ms = due_ms
         self.delayed += 1
         due.note(self._due, due_ms, seq, len(self.retries), self._delays)
         self.reader.wakeups.at(due_ms)
@@ -141,11 +146,6 @@ class Group:
 
     def sweep(self) -> None:
         due.sweep(self._due, len(self.retries), self._delays)
-
-    @property
-    def due_entries(self) -> int:
-        """How many entries of delayed messages are in memory, including stale ones."""
-        return len(self._due)
 
     def release(self, message: Message, tries: int, due_ms: int, mature_ms: int) -> None:
         """Requeue a message. It keeps its place, and waits until `due_ms` if that is not 0."""
@@ -209,40 +209,36 @@ class Group:
     def recover(self, seq: int, tries: int, due_ms: int) -> None:
         """Set the tries and the due time of a pending message, which the cursor has not reached."""
         old = self.retries.get(seq)
-        if old is not None and old.due_ms:
-            self.delayed -= 1
-            old.due_ms = 0
+        if old is not None:
+            self._end_delay(old)
         if due_ms:
             self.delay(seq, tries, due_ms, due_ms)
         else:
             self._remember(seq, Retry(tries, 0, 0))
 
-    def seize(self, seq: int) -> None:
-        """Take a message out of turn, even if it is delayed. It counts as delivered."""
+    def seize(self, seq: int) -> int:
+        """Take a message out of turn, even if it is delayed; return when it is due. It counts as delivered."""
         retry = self.retries.get(seq)
-        if retry is not None and retry.due_ms:
+        if retry is None:  # so that the cursor looks at each message, and finds that this one is in flight
+            self._remember(seq, Retry(self.tries_of(seq), 0, 0))
+        self.in_flight[seq] = None
+        return self._end_delay(retry) if retry is not None else 0
+
+    def _end_delay(self, retry: Retry) -> int:
+        """Let a message wait no longer; return when it was due, 0 if it was not delayed."""
+        due_ms = retry.due_ms
+        if due_ms:
             retry.due_ms = 0
             self.delayed -= 1
-        self.in_flight[seq] = None
-
-    def set_aside(self, seq: int) -> int:
-        """Take a message that waits out of turn; return when it is due, for `set_back`. It counts as delivered."""
-        if seq not in self.retries:  # so that the cursor looks at each message, and finds that this one is in flight
-            self._remember(seq, Retry(self.tries_of(seq), 0, 0))
-        due_ms = self.retries[seq].due_ms
-        self.seize(seq)
         return due_ms
 
     def set_back(self, seq: int, due_ms: int) -> None:
-        """Let a message wait again that was set aside, with no other try, unless it was settled meanwhile."""
+        """Let a message wait again that was seized, with no other try, unless it was settled meanwhile."""
         if seq not in self.in_flight:
             return
         del self.in_flight[seq]
         if due_ms:
-            self.retries[seq].due_ms = due_ms
-            self.delayed += 1
-            due.note(self._due, due_ms, seq, len(self.retries), self._delays)
-            self.reader.wakeups.at(due_ms)
+            self._begin_delay(seq, self.retries[seq], due_ms)
         else:
             self._return(seq)
         self.reader.wakeups.wake(self.name)
@@ -255,20 +251,15 @@ class Group:
 
     def seize_ready(self, message: Message) -> Delivery:
         """Take a ready message out of turn, and return it as a delivery."""
-        seq = message.seq
-        tries = self.tries_of(seq)
-        if seq not in self.retries:  # so that the cursor looks at each message, and finds that this one is in flight
-            self._remember(seq, Retry(tries, 0, 0))
-        mature_ms = self.retries[seq].mature_ms or message.timestamp_ms
-        self.seize(seq)
-        return Delivery(message, tries, mature_ms)
+        self.seize(message.seq)
+        retry = self.retries[message.seq]
+        return Delivery(message, retry.tries, retry.mature_ms or message.timestamp_ms)
 
     def forget(self, seq: int) -> None:
         """Forget the tries and the delay of a message that was settled."""
         retry = self.retries.pop(seq, None)
         if retry is not None:
-            if retry.due_ms:
-                self.delayed -= 1
+            self._end_delay(retry)
             if retry.message is not None:
                 self._held -= 1
             self._lose_record(retry)
@@ -307,8 +298,7 @@ class Group:
             retry = self.retries.get(seq)
             if retry is None or retry.due_ms != due_ms:
                 continue  # the message was settled, or has another time now
-            retry.due_ms = 0
-            self.delayed -= 1
+            self._end_delay(retry)
             any_due = True
             self._return(seq)
         return any_due

@@ -153,7 +153,11 @@ class Log:
         room.exceed_by(excess)
         self._tail_bytes = min(TAIL_BYTES_MAX, room.ample_bytes)
 
-    def needed(self, *, doubtful: bool = False) -> int:
+    def needed_under(self, cap: int, meta_bytes: int) -> int:
+        """Return how large the cap would have to be if it were this one, with writes that failed."""
+        return self._needed(self.room.under(cap, meta_bytes), doubtful=True)
+
+    def _needed(self, room: Room, *, doubtful: bool = False) -> int:
         """Return how large the cap has to be for what the log holds and has promised, and to settle and to clean.
 
         With `doubtful` this includes writes that failed: they may be on the disk all the same, and a crash would find
@@ -165,31 +169,21 @@ class Log:
             going = commit.end if commit.rolled else commit.end - active.end
             growing = commit.size if commit.rolled else commit.size - active.size
             growing += commit.reserve_to - self.reserve
-        largest = max(self.room.sealed_end_max, active.end, commit.end if commit is not None else 0)
+        largest = max(room.sealed_end_max, active.end, commit.end if commit is not None else 0)
         if doubtful:
             left = [*self._leftover.values(), active.size if self.fenced else 0]
             going += sum(left)
             largest = max(largest, *left)
-        room = self.room
         wanted = room.held + going + room.to_clean(largest) + room.split_bytes + room.promised
         return room.meta_bytes + max(wanted, self.bytes + growing)
 
-    def needed_under(self, cap: int, meta_bytes: int) -> int:
-        """Return what `needed(doubtful=True)` would say with another cap."""
-        before = self.room.cap, self.room.meta_bytes, self.room.excess
-        self.resize(cap, meta_bytes)
-        needed = self.needed(doubtful=True)
-        self.resize(*before[:2])
-        self.room.exceed_by(before[2])
-        return needed
-
     def exceed(self) -> None:
         """Raise the limit above the cap as far as the log needs."""
-        self.room.exceed_by(max(self.room.excess, self.needed() - self.room.cap))
+        self.room.exceed_by(max(self.room.excess, self._needed(self.room) - self.room.cap))
 
     def lower_excess(self) -> None:
         """Lower the limit above the cap to what the log needs."""
-        self.room.exceed_by(max(0, min(self.room.excess, self.needed() - self.room.cap)))
+        self.room.exceed_by(max(0, min(self.room.excess, self._needed(self.room) - self.room.cap)))
 
     # --- commits
 

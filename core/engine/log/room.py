@@ -106,6 +106,13 @@ class Room:
         self._count_splits()
         self._weigh()
 
+    def under(self, cap: int, meta_bytes: int) -> Room:
+        """Return the room under another cap of a log that holds and promises the same."""
+        room = Room(cap, meta_bytes)
+        room.aside_bytes, room.kept, room.reserved = self.aside_bytes, self.kept, self.reserved
+        room.holds(self._sealed_bytes, self._sealed_ends, self._end)
+        return room
+
     def choose_segment_size(self, live_bytes: int) -> None:
         """Choose the size of segments by how much of the log is live. Large ones take no room that is promised."""
         assert self.kept >= 0 and self.reserved >= 0, "what is promised was counted when it was promised"
@@ -248,19 +255,20 @@ class Room:
 
     def admits(self, size: int) -> bool:
         """Return whether a publish of `size` bytes leaves room for everything that is promised."""
-        if size <= self.segment_bytes:
-            return size + self.promised <= self.publish_left
-        return self.fits_pieces(size + self.promised, size)
+        return self.fits(size, self.promised)
 
     def can_keep(self, size: int) -> bool:
         """Return whether `size` more bytes of records may be promised now."""
         return size <= self.left - self.split_bytes - self.promised
 
-    def fits(self, size: int) -> bool:
-        """Return whether a publish of `size` bytes, which may exceed a segment, leaves the room that cleaning takes."""
+    def fits(self, size: int, beside: int = 0) -> bool:
+        """Return whether a publish of `size` bytes, which may exceed a segment, leaves the room that cleaning takes.
+
+        `beside` are bytes that have to be left, too.
+        """
         if size <= self.segment_bytes:
-            return size <= self.publish_left
-        return self.fits_pieces(size, size)
+            return size + beside <= self.publish_left
+        return self.fits_pieces(size + beside, size)
 
     def fits_pieces(self, size: int, largest: int) -> bool:
         """Return whether batches of `size` bytes in all leave that room. None exceeds both a segment and `largest`."""

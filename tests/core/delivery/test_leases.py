@@ -278,7 +278,7 @@ def test_leases_that_are_kept_alive_take_no_more_memory(lab: Lab, queue: LocalQu
     tokens = [lease.token for lease in lab.lease(queue, 100, 43_200_000)]
     for step in range(200):
         lab.extend(queue, tokens, 43_200_000 - 1000 * (step % 3) + step)
-    assert queue.leases.due_entries <= 3 * len(tokens) + 100
+    assert len(queue.leases._due) <= 3 * len(tokens) + 100
     lab.extend(queue, tokens, 1000)
     lab.pass_time(999)
     assert queue.counts().wip == 100
@@ -286,4 +286,4 @@ def test_leases_that_are_kept_alive_take_no_more_memory(lab: Lab, queue: LocalQu
     assert queue.counts().wip == 0
     for _ in range(50):
         settle(lab, queue, [lease.token for lease in lab.lease(queue, 5, 43_200_000)], Outcome.NACK)
-    assert queue.leases.due_entries <= 100
+    assert len(queue.leases._due) <= 100

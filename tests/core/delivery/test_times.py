@@ -252,7 +252,7 @@ def test_settled_delayed_messages_are_freed(lab: Lab, queue: LocalQueue) -> None
             assert lab.answer(lambda done, seq=seq: queue.settle_by_id(seq, done)) == (None, True)  # type: ignore[misc]
         assert lab.purge(queue) == 25
     kept = lab.publish(queue, *numbered(3), delay_ms=500_000, ttl_ms=900_000)
-    assert group.due_entries <= 200
+    assert len(group._due) <= 200
     lab.pass_time(499_999)
     assert queue.counts()[:3] == (0, 0, 3)
     lab.pass_time(1)
@@ -271,7 +271,7 @@ def test_empty_queue_frees_its_schedule(lab: Lab, queue: LocalQueue) -> None:
     for seq in range(1, queue.state.next_seq):
         lab.answer(lambda done, seq=seq: queue.settle_by_id(seq, done))  # type: ignore[misc]
     lab.pass_time(2000)
-    assert queue.index.unnamed.due_entries == queue.leases.due_entries == 0
+    assert len(queue.index.unnamed._due) == len(queue.leases._due) == 0
 
 
 def test_expiry_times_of_settled_messages_are_freed(lab: Lab, queue: LocalQueue) -> None:
@@ -279,6 +279,6 @@ def test_expiry_times_of_settled_messages_are_freed(lab: Lab, queue: LocalQueue)
         lab.publish(queue, "m", ttl_ms=3_000_000)
         assert lab.pop(queue) == b"m"
     lab.publish(queue, "m", ttl_ms=1000)
-    assert queue.index.expiries.due_entries <= 100
+    assert len(queue.index.expiries._due) <= 100
     lab.pass_time(1000)
     assert lab.bodies(queue) == []
