@@ -33,22 +33,26 @@ from curbstone.core.values import (
     UNNAMED,
     Answer,
     Capability,
+    Counted,
     Counts,
+    Deleted,
     Done,
     EarlyAnswer,
     EngineInfo,
+    FoundKeys,
     Health,
     Holder,
     IdempotencyKey,
-    KeyList,
     LastNumber,
     Lease,
     Leased,
+    LeasesSettled,
     May,
     Moved,
     Numbered,
     Outcome,
-    Peeked,
+    Peeks,
+    Popped,
     Published,
     Space,
     Stale,
@@ -187,12 +191,7 @@ class Queue(Protocol):
         """
 
     def pop(
-        self,
-        on_done: Callable[[Delivery | None | CurbstoneError], None],
-        *,
-        group: str = UNNAMED,
-        wait_ms: int = 0,
-        is_wanted: Callable[[], bool] | None = None,
+        self, on_done: Popped, *, group: str = UNNAMED, wait_ms: int = 0, is_wanted: Callable[[], bool] | None = None
     ) -> Waiter:
         """Take one message and settle it. The answer follows when that is on disk, or after `wait_ms` without one.
 
@@ -220,7 +219,7 @@ class Queue(Protocol):
         self,
         tokens: list[str],
         outcome: Outcome,
-        on_done: Callable[[CurbstoneError | None, int, list[str]], None],
+        on_done: LeasesSettled,
         *,
         delay_ms: int | None = None,
         error: str = "",
@@ -271,32 +270,17 @@ class Queue(Protocol):
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
         """Call `fn` after each turn in which the counts changed; return a function that ends this."""
 
-    def peek(
-        self,
-        limit: int,
-        on_done: Callable[[list[Peeked] | CurbstoneError], None],
-        *,
-        after: int = 0,
-        state: str = "",
-        group: str | None = None,
-    ) -> None:
+    def peek(self, limit: int, on_done: Peeks, *, after: int = 0, state: str = "", group: str | None = None) -> None:
         """Return up to `limit` messages behind seq `after`, in order, of one group or of all. Nothing changes."""
 
-    def keys(
-        self,
-        limit: int,
-        on_done: Callable[[KeyList | CurbstoneError], None],
-        *,
-        by_in_flight: bool = False,
-        group: str = UNNAMED,
-    ) -> None:
+    def keys(self, limit: int, on_done: FoundKeys, *, by_in_flight: bool = False, group: str = UNNAMED) -> None:
         """Count by ordering key, and return the first `limit` keys: those with the most messages that wait.
 
         With `by_in_flight` they are those with the most in flight. Only messages that the group has read count. In a
         fair queue it meets them when they are published, otherwise when it delivers.
         """
 
-    def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
+    def purge(self, on_done: Counted, *, keep: bool = False) -> None:
         """Remove all ready and delayed messages. `on_done(error, count)` is called when their bytes are erased.
 
         With `keep` the bytes are not erased, and the purge can be undone. If it is known that they can't be erased,
@@ -402,12 +386,7 @@ class Broker(Protocol):
         `on_done` is called when that is on disk.
         """
 
-    def delete(
-        self,
-        name: QueueName,
-        on_done: Callable[[bool | CurbstoneError], None],
-        reason: CurbstoneError | None = None,
-    ) -> None:
+    def delete(self, name: QueueName, on_done: Deleted, reason: CurbstoneError | None = None) -> None:
         """Delete a queue with all its messages. `on_done` gets whether there was one, or the error.
 
         Consumers of a private queue get the `reason`, if there is one.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from curbstone.core.errors import CurbstoneError
 from curbstone.core.positions import (
     Backlog,
     Event,
@@ -13,6 +12,8 @@ from curbstone.core.positions import (
     Frame,
     GroupInfo,
     Informed,
+    ListDone,
+    PageDone,
     ReadRequest,
     Start,
     Stretch,
@@ -75,12 +76,7 @@ class Reading(Protocol):
     def wait_for(self, seq: int, wait_ms: int, on_done: Waited) -> Waiter:
         """Call back when `next` is above `seq`, when the time is up, or when the queue ends."""
 
-    def browse(
-        self,
-        wanted: Wanted,
-        render: Callable[[list[Frame]], T],
-        on_done: Callable[[CurbstoneError | None, T | None, int], None],
-    ) -> None:
+    def browse(self, wanted: Wanted, render: Callable[[list[Frame]], T], on_done: PageDone[T]) -> None:
         """Read one page: `on_done(error, render(frames), where to continue)`. `render` runs on a worker thread.
 
         Raise NoSuchGroup, and Gone if messages that are wanted have been lost.
@@ -97,17 +93,10 @@ class Reading(Protocol):
     def events_end(self) -> int:
         """The position behind the last event."""
 
-    def events(
-        self,
-        asked: ReadRequest,
-        render: Callable[[list[Event]], bytes],
-        on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
-    ) -> None:
+    def events(self, asked: ReadRequest, render: Callable[[list[Event]], bytes], on_done: ListDone[bytes]) -> None:
         """Read a page of events: `on_done(error, results of render, where to continue)`; raise Gone."""
 
-    def traces(
-        self, position: int, trail: Trail, on_done: Callable[[CurbstoneError | None, list[Trace], int], None]
-    ) -> None:
+    def traces(self, position: int, trail: Trail, on_done: ListDone[Trace]) -> None:
         """Read some of the log from a position on: `on_done(error, what was found, where to continue)`; raise Gone."""
 
     def wait_for_events(self, position: int, wait_ms: int, on_done: Waited) -> Waiter:

@@ -7,7 +7,7 @@ on from there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from curbstone.core.errors import CurbstoneError
 
@@ -19,8 +19,14 @@ RELEASED = 2
 KINDS = ("", "published", "released", "settled", "rejected", "dead", "expired", "purged", "skipped", "replaced")
 """The names of the kinds of events; a kind is an index of this."""
 
+T = TypeVar("T")
+
 Found = Callable[[CurbstoneError | None, int], None]
 Waited = Callable[[CurbstoneError | None], None]
+PageDone = Callable[[CurbstoneError | None, T | None, int], None]
+"""(error, what was made of the page, the position to continue at)"""
+ListDone = Callable[[CurbstoneError | None, list[T], int], None]
+"""(error, what was found, the position to continue at)"""
 
 
 class Wanted(NamedTuple):

@@ -22,6 +22,7 @@ NOBODY = ""
 """The owner of things that belong to no user, as on a server without logins."""
 
 Done = Callable[[CurbstoneError | None], None]
+"""Called with None when something is on disk, or with the reason why it is not."""
 
 
 class AllDone:
@@ -44,8 +45,6 @@ class AllDone:
         if not self._left and self._on_done is not None:
             self._on_done(self._first)
 
-
-"""Called with None when something is on disk, or with the reason why it is not."""
 
 Published = Callable[[CurbstoneError | None, int, int], None]
 """(error, first seq, count); see `core.port.Queue.publish`."""
@@ -262,6 +261,15 @@ class Undone(NamedTuple):
     """Whether a part of the log can't be read. Messages that were settled before that part did not return."""
 
 
+Popped = Callable[[Delivery | None | CurbstoneError], None]
+Peeks = Callable[[list[Peeked] | CurbstoneError], None]
+FoundKeys = Callable[[KeyList | CurbstoneError], None]
+Deleted = Callable[[bool | CurbstoneError], None]
+"""(whether there was a queue, or the error)"""
+Counted = Callable[[CurbstoneError | None, int], None]
+"""(error, how many messages)"""
+LeasesSettled = Callable[[CurbstoneError | None, int, list[str]], None]
+"""(error, how many, tokens that are no longer those of a lease)"""
 Undoing = Callable[[CurbstoneError | None, Undone], None]
 Moved = Callable[[CurbstoneError | None, Redriven], None]
 May = Callable[[QueueName], bool]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from heapq import nsmallest
 from itertools import islice
@@ -10,73 +10,50 @@ from itertools import islice
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.rows import Key
 from curbstone.core.engine.parts import Parts
-from curbstone.core.errors import CurbstoneError
-from curbstone.core.values import KeyCounts, KeyList
+from curbstone.core.values import FoundKeys, KeyCounts, KeyList
 
 OUTRANKED_MAX = 1000
 
 
-class CountKeys:
-    """One look at the keys of a group; it answers once. What changes meanwhile may be counted or not."""
+def count_keys(parts: Parts, limit: int, by_in_flight: bool, group: str, on_done: FoundKeys) -> None:
+    """Look at the keys of a group, in this turn and in later ones. What changes meanwhile may be counted or not."""
+    state = parts.state
+    total = 0
+    found: list[KeyCounts] = []
+    """The keys to answer with, and some that others may yet outrank."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        limit: int,
-        by_in_flight: bool,
-        group: str,
-        on_done: Callable[[KeyList | CurbstoneError], None],
-    ) -> None:
-        self._state = parts.state
-        self._runs = parts.index.runs
-        self._limit = limit
-        self._by_in_flight = by_in_flight
-        self._on_done = on_done
-        self._total = 0
-        self._found: list[KeyCounts] = []
-        """The keys to answer with, and some that others may yet outrank."""
-        self._steps = self._count_all(parts.index.groups.get(group))
-
-    def begin(self) -> None:
-        """Count the keys, in this turn and in later ones."""
-        self._state.shared.slices.begin(self._go_on)
-
-    def _go_on(self, most: int) -> int:
-        steps = sum(1 for _ in islice(self._steps, most))
-        if steps < most:
-            answer = self._state.ended() or KeyList(self._total, self._first())
-            self._state.host.call_soon(partial(self._on_done, answer))
-        return steps
-
-    def _first(self) -> list[KeyCounts]:
-        return nsmallest(self._limit, self._found, key=self._rank)
-
-    def _rank(self, counts: KeyCounts) -> tuple[int, int, str]:
+    def rank(counts: KeyCounts) -> tuple[int, int, str]:
         first, second = counts.waiting, counts.in_flight
-        return (-second, -first, counts.key) if self._by_in_flight else (-first, -second, counts.key)
+        return (-second, -first, counts.key) if by_in_flight else (-first, -second, counts.key)
 
-    def _count_all(self, group: Group | None) -> Iterator[None]:
+    def count_all(counted: Group | None) -> Iterator[None]:
         """Count key by key; each step takes about as long as any other."""
-        if group is None or group.keys is None:
+        nonlocal total, found
+        if counted is None or counted.keys is None:
             return
-        for key in group.keys.all():
+        for key in counted.keys.all():
             waiting = 0
-            for row in key.rows:
-                for first, last in row.stretches():
-                    for count in self._pending(group, first, last):
-                        waiting += count
-                        yield
+            for first, last in [stretch for row in key.rows for stretch in row.stretches()]:
+                for run in parts.index.runs.between(first, last + 1):
+                    waiting += (run.pending(group) & run.part(first, last + 1)).bit_count()
+                    yield
             if waiting or key.held:
-                self._total += 1
-                self._found.append(KeyCounts(key.name.decode("utf-8", "replace"), waiting, key.held, _next_ms(key)))
-                if len(self._found) >= self._limit + OUTRANKED_MAX:
-                    self._found = self._first()
+                total += 1
+                found.append(KeyCounts(key.name.decode("utf-8", "replace"), waiting, key.held, _next_ms(key)))
+                if len(found) >= limit + OUTRANKED_MAX:
+                    found = nsmallest(limit, found, key=rank)
             yield
 
-    def _pending(self, group: Group, first: int, last: int) -> Iterator[int]:
-        """Yield for each run how many messages of a stretch are pending."""
-        for run in self._runs.between(first, last + 1):
-            yield (run.pending(group.name) & run.part(first, last + 1)).bit_count()
+    steps = count_all(parts.index.groups.get(group))
+
+    def go_on(most: int) -> int:
+        taken = sum(1 for _ in islice(steps, most))
+        if taken < most:
+            answer = state.ended() or KeyList(total, nsmallest(limit, found, key=rank))
+            state.host.call_soon(partial(on_done, answer))
+        return taken
+
+    state.shared.slices.begin(go_on)
 
 
 def _next_ms(key: Key) -> int:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.runs import Run, seqs_of
 from curbstone.core.engine.parts import Parts
-from curbstone.core.errors import CurbstoneError
 from curbstone.core.headers import key_of
 from curbstone.core.message import Message
-from curbstone.core.values import Peeked
+from curbstone.core.values import Peeked, Peeks
 
 STATES = ("rdy", "wip", "delayed")
 LOOKED_AT_ONCE = 8192
@@ -21,15 +20,7 @@ LOOKED_AT_ONCE = 8192
 class Peek:
     """One look: walks the runs, has those read that are not in memory, and answers once."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        limit: int,
-        after: int,
-        wanted: str,
-        group: str | None,
-        on_done: Callable[[list[Peeked] | CurbstoneError], None],
-    ) -> None:
+    def __init__(self, parts: Parts, limit: int, after: int, wanted: str, group: str | None, on_done: Peeks) -> None:
         self._state = parts.state
         self._index = parts.index
         self._limit = limit

@@ -9,15 +9,10 @@ from curbstone.core.engine.index.runs import mask_of, ranges_of, seqs_of
 from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError
-from curbstone.core.values import Done
+from curbstone.core.values import Counted, Done
 
 
-def purge(
-    parts: Parts,
-    cleaner: Cleaner,
-    erasing: Callable[[Done], Done] | None,
-    on_done: Callable[[CurbstoneError | None, int], None],
-) -> None:
+def purge(parts: Parts, cleaner: Cleaner, erasing: Callable[[Done], Done] | None, on_done: Counted) -> None:
     """Settle all ready and delayed messages; `on_done(error, count)` is called when no file has any of their bytes.
 
     `erasing(on_done)` returns a callback that first has erased what is outside of the queue's directory, and then calls

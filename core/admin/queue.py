@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from curbstone.core.admin.keys import CountKeys
+from curbstone.core.admin.keys import count_keys
 from curbstone.core.admin.peek import Peek
 from curbstone.core.admin.purge import purge
 from curbstone.core.admin.redrive import Redrive
@@ -17,7 +17,7 @@ from curbstone.core.engine.shared import Shared
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.reader.groups import ReadingGroups
-from curbstone.core.values import UNNAMED, KeyList, May, Moved, Peeked, Undoing, UndoRequest
+from curbstone.core.values import UNNAMED, Counted, FoundKeys, May, Moved, Peeks, Undoing, UndoRequest
 
 
 class LocalQueue(Queue):
@@ -31,28 +31,13 @@ class LocalQueue(Queue):
         """None before the first undo and purge."""
         self.reading = ReadingGroups(self.parts, self.cleaner, self.meta_writer, self.store)
 
-    def peek(
-        self,
-        limit: int,
-        on_done: Callable[[list[Peeked] | CurbstoneError], None],
-        *,
-        after: int = 0,
-        state: str = "",
-        group: str | None = None,
-    ) -> None:
+    def peek(self, limit: int, on_done: Peeks, *, after: int = 0, state: str = "", group: str | None = None) -> None:
         Peek(self.parts, limit, after, state, group, on_done).go_on()
 
-    def keys(
-        self,
-        limit: int,
-        on_done: Callable[[KeyList | CurbstoneError], None],
-        *,
-        by_in_flight: bool = False,
-        group: str = UNNAMED,
-    ) -> None:
-        CountKeys(self.parts, limit, by_in_flight, group, on_done).begin()
+    def keys(self, limit: int, on_done: FoundKeys, *, by_in_flight: bool = False, group: str = UNNAMED) -> None:
+        count_keys(self.parts, limit, by_in_flight, group, on_done)
 
-    def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
+    def purge(self, on_done: Counted, *, keep: bool = False) -> None:
         uid = self.log.uid
         refusal = None if keep else self.state.shared.syncer.erase_refusal(uid)
         if refusal is not None:

@@ -19,6 +19,7 @@ from curbstone.core.engine.log.room import RELEASE_BYTES, RETRY_BYTES, Room
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.message import Message
+from curbstone.core.values import Counted
 
 PIECE_BYTES_MAX = 128 * 1024
 HEADS_BYTES = 2 * BATCH_BYTES
@@ -28,9 +29,7 @@ HEADS_BYTES = 2 * BATCH_BYTES
 class Restore:
     """Messages that return in one group. Implements `engine.compaction.relocate.CopySource`."""
 
-    def __init__(
-        self, parts: Parts, group: str, messages: list[Message], on_done: Callable[[CurbstoneError | None, int], None]
-    ) -> None:
+    def __init__(self, parts: Parts, group: str, messages: list[Message], on_done: Counted) -> None:
         """`messages` must be in the order of their seqs. `on_done(error, how many returned)` is called once."""
         self._parts = parts
         self._group = group

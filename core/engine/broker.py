@@ -46,7 +46,7 @@ from curbstone.core.stats import Stats
 from curbstone.core.transactions.recovery import MissingParts, replay_transactions
 from curbstone.core.transactions.transaction import Transaction, TransactionMover
 from curbstone.core.transactions.tx_log import TxLog
-from curbstone.core.values import Capability, Done, EngineInfo, Health, Published
+from curbstone.core.values import Capability, Deleted, Done, EngineInfo, Health, Published
 from curbstone.core.wal.kept import KeptFiles, recover_redo
 from curbstone.core.wal.sync_group import SyncGroup
 from curbstone.core.write_behind import WriteBehindDisk
@@ -71,6 +71,9 @@ class Broker:
         staged_ttl_ms: int = TTL_MS,
         max_cap: int = CAP_BYTES_MAX,
     ) -> None:
+        self.engine = EngineInfo("local")
+        self.capabilities = frozenset(Capability)
+        self.shares_queues = False  # no other server uses the data directory
         self.host = host
         disk = self.disk = WriteBehindDisk(disk)
         self._unsynced_disk = disk.unsynced()
@@ -247,23 +250,9 @@ class Broker:
 
     # --- queues
 
-    @property
-    def engine(self) -> EngineInfo:
-        """The local engine, which needs nothing but its data directory."""
-        return EngineInfo("local")
-
-    @property
-    def shares_queues(self) -> bool:
-        """False, because no other server uses the data directory."""
-        return False
-
     def catch_up(self, on_done: Done) -> None:
         """Call back in the next turn, because there are no other servers."""
         self.host.call_soon(partial(on_done, None))
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        return frozenset(Capability)
 
     def queues(self) -> list[LocalQueue]:
         return [queue for queue in self._queues.values() if not queue.name.is_private]
@@ -333,12 +322,7 @@ class Broker:
         else:
             queue.store(meta, on_done)
 
-    def delete(
-        self,
-        name: QueueName,
-        on_done: Callable[[bool | CurbstoneError], None],
-        reason: CurbstoneError | None = None,
-    ) -> None:
+    def delete(self, name: QueueName, on_done: Deleted, reason: CurbstoneError | None = None) -> None:
         """Delete a queue with all its messages; its consumers get the `reason`.
 
         `on_done` gets whether there was a queue, when none of it is on disk any more. From then on no power cut

@@ -40,7 +40,7 @@ from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.shared import Shared
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.turns import Turn, Wakeups
-from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Hold, Popped, Publish, WriteQueue
+from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Hold, Publish, WriteQueue
 from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, MessageTooLarge, Unavailable
 from curbstone.core.holders import holders
 from curbstone.core.message import Delivery, Message
@@ -58,6 +58,7 @@ from curbstone.core.values import (
     IdempotencyKey,
     LastNumber,
     Numbered,
+    Popped,
     Published,
     Stale,
     WasThere,

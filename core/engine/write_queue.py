@@ -15,15 +15,12 @@ from curbstone.core.engine.log.format import Reason, TriesRecord
 from curbstone.core.engine.turns import Wakeups
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery, Message, any_with_facts
-from curbstone.core.values import Done, EarlyAnswer, IdempotencyKey, Numbered, Published
+from curbstone.core.values import Done, EarlyAnswer, IdempotencyKey, Numbered, Popped, Published
 
 SETTLE_BYTES = 96
 """The most bytes that the log needs for one delivery that a transaction ends."""
 EXPIRY_BYTES = 8
 """Room for an expiry, which an entry may get from the queue's default only when it is put into a batch."""
-
-
-Popped = Callable[[Delivery | None | CurbstoneError], None]
 
 
 class Settle(NamedTuple):

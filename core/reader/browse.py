@@ -23,9 +23,9 @@ from curbstone.core.engine.log.batches import batches_in
 from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.engine.log.format import BatchHeader, Flag, decode_seqs, encode_entries
 from curbstone.core.engine.parts import Parts
-from curbstone.core.errors import CurbstoneError, Unavailable, client_text
+from curbstone.core.errors import Unavailable, client_text
 from curbstone.core.message import Message
-from curbstone.core.positions import Frame, Wanted
+from curbstone.core.positions import Frame, PageDone, Wanted
 from curbstone.core.values import UNNAMED
 
 MASK_BITS_MAX = 64 * 1024
@@ -73,13 +73,7 @@ class Stale(Exception):
 class Browse(Generic[T]):
     """The reading of one page."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        wanted: Wanted,
-        render: Callable[[list[Frame]], T],
-        on_done: Callable[[CurbstoneError | None, T | None, int], None],
-    ) -> None:
+    def __init__(self, parts: Parts, wanted: Wanted, render: Callable[[list[Frame]], T], on_done: PageDone[T]) -> None:
         """`on_done(error, render(frames), seq to continue at)`. `render` is called on a worker thread.
 
         Nothing below `wanted.start` may be lost.

@@ -28,6 +28,8 @@ from curbstone.core.positions import (
     Frame,
     GroupInfo,
     Informed,
+    ListDone,
+    PageDone,
     ReadRequest,
     Since,
     Start,
@@ -311,12 +313,7 @@ class ReadingGroups:
     def stretch(self, group: str, first: int, bytes_max: int) -> Stretch:
         return seek_by_bytes(self._parts, group, first, bytes_max)
 
-    def browse(
-        self,
-        wanted: Wanted,
-        render: Callable[[list[Frame]], T],
-        on_done: Callable[[CurbstoneError | None, T | None, int], None],
-    ) -> None:
+    def browse(self, wanted: Wanted, render: Callable[[list[Frame]], T], on_done: PageDone[T]) -> None:
         """Read one page. Raise NoSuchGroup, or Gone if wanted messages are lost.
 
         The members of Gone are the `first` seq that there is, the `epoch`, and how many are `lost`.
@@ -340,18 +337,11 @@ class ReadingGroups:
     def events_end(self) -> int:
         return end_of(self._parts.log)
 
-    def events(
-        self,
-        asked: ReadRequest,
-        render: Callable[[list[Event]], bytes],
-        on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
-    ) -> None:
+    def events(self, asked: ReadRequest, render: Callable[[list[Event]], bytes], on_done: ListDone[bytes]) -> None:
         read = partial(read_events, self._parts.log.disk, asked, render)
         Reading(self._parts, asked.position, read, on_done).attempt()
 
-    def traces(
-        self, position: int, trail: Trail, on_done: Callable[[CurbstoneError | None, list[Trace], int], None]
-    ) -> None:
+    def traces(self, position: int, trail: Trail, on_done: ListDone[Trace]) -> None:
         Reading(self._parts, position, partial(read_traces, self._parts.log.disk, trail), on_done).attempt()
 
     def wait_for_events(self, position: int, wait_ms: int, on_done: Waited) -> Wait:

@@ -31,8 +31,8 @@ from curbstone.core.engine.log.format import (
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.scan import Scan
 from curbstone.core.engine.parts import Parts
-from curbstone.core.errors import CurbstoneError, Gone, Unavailable, client_text
-from curbstone.core.positions import PUBLISHED, RELEASED, Event, ReadRequest
+from curbstone.core.errors import Gone, Unavailable, client_text
+from curbstone.core.positions import PUBLISHED, RELEASED, Event, ListDone, ReadRequest
 
 OFFSET_BITS = 40  # no segment is larger: a cap ends at 2**44 bytes, and a segment has at most a sixteenth of it
 EVENTS_AT_ONCE = 1024
@@ -72,7 +72,7 @@ class Reading(Generic[T]):
         parts: Parts,
         position: int,
         read: Callable[[list[Segment], int], tuple[list[T], int]],
-        on_done: Callable[[CurbstoneError | None, list[T], int], None],
+        on_done: ListDone[T],
     ) -> None:
         self._state = parts.state
         self._log = parts.log

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 from heapq import heappop
 
 from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.delivery.pull import Pull
 from curbstone.core.engine.index import due
-from curbstone.core.errors import CurbstoneError, NoSuchQueue
+from curbstone.core.errors import NoSuchQueue
 from curbstone.core.message import Delivery
-from curbstone.core.values import NOBODY, UNKNOWN, UNNAMED, AllDone, Answer, Lease, Outcome, Who
+from curbstone.core.values import NOBODY, UNKNOWN, UNNAMED, AllDone, Answer, Lease, LeasesSettled, Outcome, Who
 
 ENDED_AT_ONCE = 512
 """How many leases of a queue end in one turn, if their time runs out together."""
@@ -91,7 +91,7 @@ class Leases:
         self,
         tokens: list[str],
         outcome: Outcome,
-        on_done: Callable[[CurbstoneError | None, int, list[str]], None],
+        on_done: LeasesSettled,
         *,
         delay_ms: int | None = None,
         error: str = "",

@@ -15,9 +15,10 @@ from functools import partial
 
 from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.delivery.pull import Pull
-from curbstone.core.engine.write_queue import Pop, Popped
+from curbstone.core.engine.write_queue import Pop
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Delivery, Message
+from curbstone.core.values import Popped
 
 
 class Pops:

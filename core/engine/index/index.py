@@ -374,15 +374,10 @@ class Index:
 
     def settle_replayed(self, settled: Settled) -> tuple[str, Reason, list[int]]:
         """Settle in memory what the broker's journal settles and the log does not; return what to write to the log."""
-        seqs = []
-        group = self.group(settled.group)
-        for seq in range(settled.first, settled.first + settled.span):
-            run = self.runs.find_pending(settled.group, seq)
-            if run is not None:
-                group.forget(seq)
-                bit = 1 << (seq - run.first)
-                self.clear_run(group, run, bit, run.bytes_of(bit))
-                seqs.append(seq)
+        span = range(settled.first, settled.first + settled.span)
+        seqs = [seq for seq in span if self.is_pending(settled.group, seq)]
+        for seq in seqs:
+            self.clear_seq(settled.group, seq)
         return settled.group, Reason(settled.reason), seqs
 
     def release_replayed(self, released: TriesRecord) -> list[TriesRecord]:
