@@ -69,8 +69,8 @@ class Peek:
             if run.is_pending(group.name, message.seq):
                 state = _state(group, message.seq)
                 if self._wanted in ("", state):
-                    retry = group.retries.get(message.seq)
-                    due_ms = retry.due_ms if retry else 0
+                    known = group.tracked.get(message.seq)
+                    due_ms = known.due_ms if known else 0
                     behind = 0
                     if group.keys is not None and state == "rdy":
                         behind = group.keys.first_before(message.seq, key_of(message.headers))

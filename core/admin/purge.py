@@ -58,7 +58,7 @@ def _settle_all(parts: Parts) -> int:
                 group.count_levels(run, bits, -1)
             lost[group.name] = (lost.get(group.name, (0, 0))[0] + bits.bit_count(), run.first + bits.bit_length())
             parts.write_queue.settled_ranges(group.name, Reason.PURGE, ranges_of(run.first, bits))
-            if group.retries:
+            if group.tracked:
                 for seq in seqs_of(run.first, bits):
                     group.forget(seq)
         gone = (before & ~run.live()).bit_count()

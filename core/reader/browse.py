@@ -158,9 +158,9 @@ def _tries(group: Group, run: Run, mask: int) -> dict[int, int]:
     """Return how often messages of a mask were tried, by seq; messages that were not tried are left out."""
     if any([run.first <= level.recovered for level in group.levels]):
         tried = {seq: group.tries_of(seq) for seq in seqs_of(run.first, mask)}
-    elif group.retries:
-        retries = group.retries
-        tried = {seq: retries[seq].tries for seq in range(run.first, run.last + 1) if seq in retries}
+    elif group.tracked:
+        tracked = group.tracked
+        tried = {seq: tracked[seq].tries for seq in range(run.first, run.last + 1) if seq in tracked}
     else:
         return {}
     return {seq: tries for seq, tries in tried.items() if tries}

@@ -14,7 +14,7 @@ def check_room(queue: LocalQueue) -> None:
     unlogged = pending = 0
     for group in groups:
         pending += group.pending
-        unlogged += group.pending - sum(retry.is_record_head for retry in group.retries.values())
+        unlogged += group.pending - sum(known.is_record_head for known in group.tracked.values())
     notes = sum(KINDS[number].room * len(known) for number, known in queue.facts._known.items())
     assert (room.pending, room.notes_bytes, room.kept) == (pending, notes, RETRY_BYTES * unlogged + notes)
     if not log.segments:

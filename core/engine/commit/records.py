@@ -146,8 +146,8 @@ class Records:
         for index in range(most):
             item = waiting[index]
             group = groups.get(item.group)
-            retry = group.retries.get(item.first) if group is not None else None
-            is_first = bool(kept) and retry is not None and not retry.is_record_head
+            known = group.tracked.get(item.first) if group is not None else None
+            is_first = bool(kept) and known is not None and not known.is_record_head
             if index == 0 or item.group != waiting[index - 1].group:
                 size += tries_bytes_of(item.group, 0)
             size += RELEASE_BYTES

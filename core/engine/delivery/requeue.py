@@ -12,7 +12,7 @@ from itertools import islice
 
 from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.delivery.dead_letters import DeadLetters
-from curbstone.core.engine.index.retry import Holder
+from curbstone.core.engine.index.tracked import InFlightHolder
 from curbstone.core.engine.log.format import Reason, TriesRecord
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.write_queue import Release
@@ -36,7 +36,7 @@ class Requeue:
     def nack(
         self,
         group: str,
-        consumer: Holder,
+        consumer: InFlightHolder,
         deliveries: list[Delivery],
         delay_ms: int | None,
         error: str,
@@ -57,14 +57,14 @@ class Requeue:
         self._in_slices(group, consumer, deliveries, give_back, ended)
         return True
 
-    def release_in_slices(self, group: str, consumer: Holder, deliveries: list[Delivery]) -> None:
+    def release_in_slices(self, group: str, consumer: InFlightHolder, deliveries: list[Delivery]) -> None:
         """Give back what a consumer held that is gone."""
         self._in_slices(group, consumer, deliveries, lambda some: self.release(group, some, delay_ms=0), lambda: None)
 
     def _in_slices(
         self,
         name: str,
-        consumer: Holder,
+        consumer: InFlightHolder,
         deliveries: list[Delivery],
         give_back: Callable[[list[Delivery]], None],
         ended: Callable[[], None],
@@ -84,7 +84,7 @@ class Requeue:
         self._state.shared.slices.begin(work)
 
     def reject(
-        self, group: str, consumer: Holder, deliveries: list[Delivery], error: str, on_done: Done | None
+        self, group: str, consumer: InFlightHolder, deliveries: list[Delivery], error: str, on_done: Done | None
     ) -> bool:
         """Dead-letter deliveries that a consumer has claimed. Return False if refused now: it has to unclaim them."""
         if self._acks.is_refused(on_done):

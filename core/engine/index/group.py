@@ -17,8 +17,8 @@ from curbstone.core.engine.index import due
 from curbstone.core.engine.index.keys import Keys
 from curbstone.core.engine.index.level import IsDead, Level, Taken
 from curbstone.core.engine.index.reader import Reader
-from curbstone.core.engine.index.retry import Holder, Retry
 from curbstone.core.engine.index.runs import Run
+from curbstone.core.engine.index.tracked import InFlightHolder, Tracked
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import TriesRecord
 from curbstone.core.message import Delivery, Message
@@ -38,7 +38,7 @@ class Group:
 
     __slots__ = (
         "_count", "_due", "_held", "_low", "delayed", "in_flight", "keys", "level",
-        "levels", "name", "pending", "reader", "retries",
+        "levels", "name", "pending", "reader", "tracked",
     )  # fmt: skip
 
     def __init__(self, reader: Reader, name: str, first: int = 0) -> None:
@@ -47,14 +47,14 @@ class Group:
         self.name = name
         self.pending = 0
         """How many messages the group is entitled to and has not settled; only `pends` changes it."""
-        self.in_flight: dict[int, Holder | None] = {}
+        self.in_flight: dict[int, InFlightHolder | None] = {}
         """The seqs in flight, and the holder of each; None on its way to a consumer or to the dead letters."""
         self.delayed = 0
         self.level = Level(0, first)
         """The default priority."""
         self.levels: tuple[Level, ...] = (self.level,)
         """One for each priority that messages of the queue have had, the highest first."""
-        self.retries: dict[int, Retry] = {}
+        self.tracked: dict[int, Tracked] = {}
         """By seq, the records of messages that were requeued or are not due yet."""
         self.keys: Keys | None = None
         """The keys of the group; None before it has read one."""
@@ -98,8 +98,8 @@ class Group:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether anything is pending in the group, in flight, or has a `Retry`."""
-        return bool(self.pending or self.in_flight or self.retries)
+        """Whether anything is pending in the group, in flight, or has a `Tracked`."""
+        return bool(self.pending or self.in_flight or self.tracked)
 
     @property
     def next_due_ms(self) -> int | None:
@@ -131,21 +131,21 @@ class Group:
 
     def delay(self, seq: int, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
         """Let a pending message that is not in flight wait until `due_ms`."""
-        retry = Retry(tries, 0, mature_ms, self._hold(message))
-        self._remember(seq, retry)
-        self._begin_delay(seq, retry, due_ms)
+        known = Tracked(tries, 0, mature_ms, self._hold(message))
+        self._remember(seq, known)
+        self._begin_delay(seq, known, due_ms)
 
-    def _begin_delay(self, seq: int, retry: Retry, due_ms: int) -> None:
-        retry.due_ms = due_ms
+    def _begin_delay(self, seq: int, known: Tracked, due_ms: int) -> None:
+        known.due_ms = due_ms
         self.delayed += 1
-        due.note(self._due, due_ms, seq, len(self.retries), self._delays)
+        due.note(self._due, due_ms, seq, len(self.tracked), self._delays)
         self.reader.wakeups.at(due_ms)
 
     def _delays(self) -> list[tuple[int, int]]:
-        return [(retry.due_ms, seq) for seq, retry in self.retries.items() if retry.due_ms]
+        return [(known.due_ms, seq) for seq, known in self.tracked.items() if known.due_ms]
 
     def sweep(self) -> None:
-        due.sweep(self._due, len(self.retries), self._delays)
+        due.sweep(self._due, len(self.tracked), self._delays)
 
     def release(self, message: Message, tries: int, due_ms: int, mature_ms: int) -> None:
         """Requeue a message. It keeps its place, and waits until `due_ms` if that is not 0."""
@@ -155,7 +155,7 @@ class Group:
                 self.keys.release_place(self.level, message.seq, is_delayed=True)
             self.delay(message.seq, tries, due_ms, mature_ms, message)
             return
-        self._remember(message.seq, Retry(tries, 0, mature_ms, self._hold(message)))
+        self._remember(message.seq, Tracked(tries, 0, mature_ms, self._hold(message)))
         self._return(message.seq)
 
     def _return(self, seq: int) -> None:
@@ -168,67 +168,67 @@ class Group:
 
     def never_tried(self, seq: int) -> None:
         """Note that a message was not delivered yet, though a mark in the log covers it."""
-        if seq not in self.retries:
-            self._remember(seq, Retry(0, 0, 0))
+        if seq not in self.tracked:
+            self._remember(seq, Tracked(0, 0, 0))
 
-    def _remember(self, seq: int, retry: Retry) -> None:
+    def _remember(self, seq: int, known: Tracked) -> None:
         """Replace what is known of a message. Until that is on disk, the earlier record in the log counts."""
-        old = self.retries.get(seq)
+        old = self.tracked.get(seq)
         if old is not None:
-            retry.segment, retry.is_record_head = old.segment, old.is_record_head
-        self.retries[seq] = retry
+            known.segment, known.is_record_head = old.segment, old.is_record_head
+        self.tracked[seq] = known
 
     def stored(self, released: TriesRecord, segment: Segment) -> None:
         """Take in that a record of tries is on disk, in that segment."""
         for seq in range(released.first, released.first + released.span):
-            retry = self.retries.get(seq)
-            if retry is None:
+            known = self.tracked.get(seq)
+            if known is None:
                 continue
-            if retry.segment is not None:
-                retry.segment.tries_records -= 1
+            if known.segment is not None:
+                known.segment.tries_records -= 1
             segment.tries_records += 1
-            retry.segment = segment
+            known.segment = segment
             is_head = seq == released.first
-            if is_head != retry.is_record_head:
+            if is_head != known.is_record_head:
                 self.reader.room.recorded(1 if is_head else -1)
-                retry.is_record_head = is_head
+                known.is_record_head = is_head
 
     def tries_records_in(self, segment: Segment) -> list[TriesRecord]:
         """Return records to replace those in a segment that still count; they say how things stand now."""
         states: list[TriesRecord] = []
-        for seq in sorted([seq for seq, retry in self.retries.items() if retry.segment is segment]):
-            retry = self.retries[seq]
-            tries = retry.tries + (seq in self.in_flight)
+        for seq in sorted([seq for seq, known in self.tracked.items() if known.segment is segment]):
+            known = self.tracked[seq]
+            tries = known.tries + (seq in self.in_flight)
             last = states[-1] if states else None
-            if last and last.first + last.span == seq and (last.tries, last.due_ms) == (tries, retry.due_ms):
+            if last and last.first + last.span == seq and (last.tries, last.due_ms) == (tries, known.due_ms):
                 states[-1] = last._replace(span=last.span + 1)
             else:
-                states.append(TriesRecord(self.name, seq, 1, tries, retry.due_ms))
+                states.append(TriesRecord(self.name, seq, 1, tries, known.due_ms))
         return states
 
     def recover(self, seq: int, tries: int, due_ms: int) -> None:
         """Set the tries and the due time of a pending message, which the cursor has not reached."""
-        old = self.retries.get(seq)
+        old = self.tracked.get(seq)
         if old is not None:
             self._end_delay(old)
         if due_ms:
             self.delay(seq, tries, due_ms, due_ms)
         else:
-            self._remember(seq, Retry(tries, 0, 0))
+            self._remember(seq, Tracked(tries, 0, 0))
 
     def seize(self, seq: int) -> int:
         """Take a message out of turn, even if it is delayed; return when it is due. It counts as delivered."""
-        retry = self.retries.get(seq)
-        if retry is None:  # so that the cursor looks at each message, and finds that this one is in flight
-            self._remember(seq, Retry(self.tries_of(seq), 0, 0))
+        known = self.tracked.get(seq)
+        if known is None:  # so that the cursor looks at each message, and finds that this one is in flight
+            self._remember(seq, Tracked(self.tries_of(seq), 0, 0))
         self.in_flight[seq] = None
-        return self._end_delay(retry) if retry is not None else 0
+        return self._end_delay(known) if known is not None else 0
 
-    def _end_delay(self, retry: Retry) -> int:
+    def _end_delay(self, known: Tracked) -> int:
         """Let a message wait no longer; return when it was due, 0 if it was not delayed."""
-        due_ms = retry.due_ms
+        due_ms = known.due_ms
         if due_ms:
-            retry.due_ms = 0
+            known.due_ms = 0
             self.delayed -= 1
         return due_ms
 
@@ -238,7 +238,7 @@ class Group:
             return
         del self.in_flight[seq]
         if due_ms:
-            self._begin_delay(seq, self.retries[seq], due_ms)
+            self._begin_delay(seq, self.tracked[seq], due_ms)
         else:
             self._return(seq)
         self.reader.wakeups.wake(self.name)
@@ -252,38 +252,38 @@ class Group:
     def seize_ready(self, message: Message) -> Delivery:
         """Take a ready message out of turn, and return it as a delivery."""
         self.seize(message.seq)
-        retry = self.retries[message.seq]
-        return Delivery(message, retry.tries, retry.mature_ms or message.timestamp_ms)
+        known = self.tracked[message.seq]
+        return Delivery(message, known.tries, known.mature_ms or message.timestamp_ms)
 
     def forget(self, seq: int) -> None:
         """Forget the tries and the delay of a message that was settled."""
-        retry = self.retries.pop(seq, None)
-        if retry is not None:
-            self._end_delay(retry)
-            if retry.message is not None:
+        known = self.tracked.pop(seq, None)
+        if known is not None:
+            self._end_delay(known)
+            if known.message is not None:
                 self._held -= 1
-            self._lose_record(retry)
+            self._lose_record(known)
 
-    def _lose_record(self, retry: Retry) -> None:
-        if retry.segment is not None:
-            retry.segment.tries_records -= 1
-            retry.segment = None
-        if retry.is_record_head:
+    def _lose_record(self, known: Tracked) -> None:
+        if known.segment is not None:
+            known.segment.tries_records -= 1
+            known.segment = None
+        if known.is_record_head:
             self.reader.room.recorded(-1)
-            retry.is_record_head = False
+            known.is_record_head = False
 
     def lose_records(self, segment: Segment) -> None:
         """Take in that the records in a segment are gone: their contents are only known in memory."""
-        for retry in self.retries.values():
-            if retry.segment is segment:
-                self._lose_record(retry)
+        for known in self.tracked.values():
+            if known.segment is segment:
+                self._lose_record(known)
 
     def first_due_ms(self) -> int:
         """Return the engine time when the first delayed message is due, 0 if there is none."""
         while self._due:
             due_ms, seq = self._due[0]
-            retry = self.retries.get(seq)
-            if retry is not None and retry.due_ms == due_ms:
+            known = self.tracked.get(seq)
+            if known is not None and known.due_ms == due_ms:
                 return due_ms
             heappop(self._due)  # the message was settled, or has another time now
         return 0
@@ -295,10 +295,10 @@ class Group:
             if not self._due or self._due[0][0] > now_ms:
                 break
             due_ms, seq = heappop(self._due)
-            retry = self.retries.get(seq)
-            if retry is None or retry.due_ms != due_ms:
+            known = self.tracked.get(seq)
+            if known is None or known.due_ms != due_ms:
                 continue  # the message was settled, or has another time now
-            self._end_delay(retry)
+            self._end_delay(known)
             any_due = True
             self._return(seq)
         return any_due
@@ -343,13 +343,13 @@ class Group:
         return otherwise
 
     def is_delayed(self, seq: int) -> bool:
-        retry = self.retries.get(seq)
-        return retry is not None and retry.due_ms > 0
+        known = self.tracked.get(seq)
+        return known is not None and known.due_ms > 0
 
     def tries_of(self, seq: int) -> int:
         """Return how often a message that is not in flight was delivered before."""
-        retry = self.retries.get(seq)
-        return retry.tries if retry else int(seq <= self.level_of(seq).recovered)
+        known = self.tracked.get(seq)
+        return known.tries if known else int(seq <= self.level_of(seq).recovered)
 
     def level_of(self, seq: int) -> Level:
         if len(self.levels) == 1:
@@ -489,10 +489,10 @@ class Group:
     def record_first_try(self, delivery: Delivery, taken: Taken) -> None:
         """Record that a message was delivered for the first time, where no mark can."""
         seq = delivery.message.seq
-        retry = self.retries.get(seq)
-        if retry is None:
-            self._remember(seq, Retry(0, 0, delivery.mature_ms))
-        if retry is None or retry.segment is None:
+        known = self.tracked.get(seq)
+        if known is None:
+            self._remember(seq, Tracked(0, 0, delivery.mature_ms))
+        if known is None or known.segment is None:
             taken.handed.append(TriesRecord(self.name, seq, 1, 1, 0))
 
     def deliver_one(self, message: Message, taken: Taken, is_dead: IsDead) -> None:
@@ -500,19 +500,19 @@ class Group:
         seq = message.seq
         if seq in self.in_flight:  # it is on its way to the dead-letter queue
             return
-        retry = self.retries.get(seq)
-        if retry is not None and retry.message is not None:
-            retry.message = None
+        known = self.tracked.get(seq)
+        if known is not None and known.message is not None:
+            known.message = None
             self._held -= 1
         tries = self.tries_of(seq)
-        mature_ms = retry.mature_ms if retry and retry.mature_ms else message.timestamp_ms
+        mature_ms = known.mature_ms if known and known.mature_ms else message.timestamp_ms
         if is_dead(self.name, message, tries):
             self.in_flight[seq] = None
             taken.dead.append(Delivery(message, tries, mature_ms))
             return
-        if tries or (retry is not None and retry.segment is not None):  # the mark does not cover messages with a record
-            if retry is None:
-                self._remember(seq, Retry(tries, 0, mature_ms))
+        if tries or (known is not None and known.segment is not None):  # the mark does not cover messages with a record
+            if known is None:
+                self._remember(seq, Tracked(tries, 0, mature_ms))
             taken.handed.append(TriesRecord(self.name, seq, 1, tries + 1, 0))
         taken.deliveries.append(Delivery(message, tries, mature_ms))
 

@@ -175,7 +175,7 @@ class Index:
         group = self.groups.get(name) or self.group(name)
         for message in messages:
             group.in_flight.pop(message.seq, None)
-        if group.retries:
+        if group.tracked:
             for message in messages:
                 group.forget(message.seq)
         if group.keys is not None and len(messages) > 1:  # those that waited for others alternate between the runs
@@ -260,7 +260,7 @@ class Index:
         start = group.first_pending(seq)
         for run in self.runs.between(start, seq):
             mask = run.pending(group.name) & run.part(0, seq) & ~mask_of(run.first, run.last, held)
-            for retried in seqs_of(run.first, mask) if group.retries and mask else ():
+            for retried in seqs_of(run.first, mask) if group.tracked and mask else ():
                 group.forget(retried)
             if mask:
                 self.clear_run(group, run, mask, run.bytes_of(mask))
@@ -275,7 +275,7 @@ class Index:
             group.end_delivery(held)
         if ended:  # others may have their place now
             group.reader.wakeups.wake(group.name)
-        for retried in [retried for retried in group.retries if retried < seq]:
+        for retried in [retried for retried in group.tracked if retried < seq]:
             group.forget(retried)
 
     def drop_if_dead(self, run: Run) -> None:
@@ -411,7 +411,7 @@ class Index:
             if group.keys is not None:
                 gone = ~run.pending(group.name) & (1 << run.last - run.first + 1) - 1
                 self.end_keys(group, group.keys, seqs_of(run.first, gone))
-            for seq in [seq for seq in group.retries if run.first <= seq <= run.last]:
+            for seq in [seq for seq in group.tracked if run.first <= seq <= run.last]:
                 if not run.is_pending(group.name, seq):
                     group.forget(seq)
         self.drop_if_dead(run)

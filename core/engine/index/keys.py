@@ -123,7 +123,7 @@ class Keys:
 
     def _wait(self, level: Level, key: Key, seq: int) -> int:
         """Enter a message in the row of its key, unless it is delayed and holds up no other."""
-        if self._group.retries and self._group.is_delayed(seq) and not (self.is_in_order and key.name):
+        if self._group.tracked and self._group.is_delayed(seq) and not (self.is_in_order and key.name):
             return WAITS
         if self._entries >= ENTRIES_MAX:
             self._forget(key)
@@ -153,7 +153,7 @@ class Keys:
     def take(self, level: Level, deliveries: list[Delivery], limit: int) -> None:
         """Deliver those that may be now, up to the first one that was delivered before, or is not in memory."""
         returned, rows, runs = level.returned, self._rows, self._group.reader.runs
-        if self._group.retries or runs.any_expires or not returned or returned[0] <= level.recovered:
+        if self._group.tracked or runs.any_expires or not returned or returned[0] <= level.recovered:
             return
         run: Run | None = None
         first = last = bits = 0
@@ -189,7 +189,7 @@ class Keys:
         if self._aside and self._reading is None:
             self._read()
         group, line, deliveries = self._group, self._lines.get(level), taken.deliveries
-        runs, retries, in_flight = group.reader.runs, group.retries, group.in_flight
+        runs, tracked, in_flight = group.reader.runs, group.tracked, group.in_flight
         run: Run | None = None
         first = last = bits = 0
         while len(deliveries) < limit and room > 0 and taken.steps > 0:
@@ -206,12 +206,12 @@ class Keys:
                 self.drop_first(row)
                 taken.steps -= 1
                 continue
-            retry = retries.get(seq) if retries else None
-            if seq in in_flight or (retry is not None and retry.due_ms):
+            known = tracked.get(seq) if tracked else None
+            if seq in in_flight or (known is not None and known.due_ms):
                 self.pass_over(row)
                 taken.steps -= 1
                 continue
-            message = retry.message if retry is not None else None
+            message = known.message if known is not None else None
             if message is None:
                 if run.messages is None:
                     line.withdraw(row)
@@ -224,7 +224,7 @@ class Keys:
                     continue
             self.take_place(row)
             room -= len(message.body)
-            if retry is None and seq > level.recovered and not message.expires_ms:
+            if known is None and seq > level.recovered and not message.expires_ms:
                 deliveries.append(Delivery(message, 0, message.timestamp_ms))
             else:
                 group.deliver_one(message, taken, is_dead)

@@ -118,7 +118,7 @@ class Level:
         """Take the first returned message, if it is still ready; return False if it must be loaded first."""
         returned = self.returned
         seq = returned[0]
-        retry = group.retries.get(seq)
+        known = group.tracked.get(seq)
         run = group.reader.runs.find(seq)
         bit = 1 << (seq - run.first) if run else 0
         keys = group.keys
@@ -128,7 +128,7 @@ class Level:
             if keys is not None and row is not None:
                 keys.drop_first(row)
             return True
-        if (retry is not None and retry.due_ms) or (row is not None and seq in group.in_flight):
+        if (known is not None and known.due_ms) or (row is not None and seq in group.in_flight):
             heappop(returned)  # it was delayed meanwhile, or taken out of turn
             if keys is not None and row is not None:
                 keys.pass_over(row)
@@ -136,7 +136,7 @@ class Level:
         if keys is not None and row is None and keys.has(seq):
             heappop(returned)
             return True
-        message = retry.message if retry is not None else None
+        message = known.message if known is not None else None
         if message is None:
             if run.messages is None:
                 taken.is_reading = True
@@ -199,7 +199,7 @@ class Level:
         is_fair = group.keys is not None and group.keys.is_fair
         is_keyed = is_fair or (run.is_keyed and group.reader.state.uses_keys)
         old = max(self.recovered, self.rewound - 1)
-        is_new = not (group.retries or runs.any_expires or run.first + skip <= old)
+        is_new = not (group.tracked or runs.any_expires or run.first + skip <= old)
         if is_new and not is_keyed:
             if bits & (bits + 1):
                 places = _places(bits, room)

@@ -180,7 +180,7 @@ class Replay:
 
     def _forget_settled(self, name: str) -> None:
         group = self._index.groups[name]
-        for seq in list(group.retries):
+        for seq in list(group.tracked):
             if not self._index.is_pending(name, seq):
                 group.forget(seq)
 

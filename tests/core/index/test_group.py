@@ -30,15 +30,15 @@ def check_counters(queue: LocalQueue) -> None:
     """Every number that is kept up step by step is what counting gives."""
     groups = queue.index.groups.values()
     for group in groups:
-        retries = group.retries.values()
+        tracked = group.tracked.values()
         assert group.pending == sum(run.pending(group.name).bit_count() for run in queue.index.runs)
-        assert group.delayed == sum(retry.due_ms > 0 for retry in retries)
-        assert queue.counts(group.name).first_due_ms == min([r.due_ms for r in retries if r.due_ms], default=0)
-        assert group._held == sum(retry.message is not None for retry in retries)
+        assert group.delayed == sum(known.due_ms > 0 for known in tracked)
+        assert queue.counts(group.name).first_due_ms == min([r.due_ms for r in tracked if r.due_ms], default=0)
+        assert group._held == sum(known.message is not None for known in tracked)
         assert group.rdy >= 0
     check_room(queue)
     for segment in queue.log.segments:
-        states = [retry for group in groups for retry in group.retries.values() if retry.segment is segment]
+        states = [known for group in groups for known in group.tracked.values() if known.segment is segment]
         assert segment.tries_records == len(states)
 
 
@@ -111,8 +111,8 @@ def test_waiting_messages_in_memory_are_bounded() -> None:
     queue = lab.queue()
     lab.publish(queue, b"x" * (HELD_BYTES_MAX + 1), b"y" * HELD_BYTES_MAX, *numbered(HELD_MESSAGES_MAX + 5))
     Peer(lab, queue, window=10_000).close()
-    retries = unnamed(queue).retries
-    assert (retries[1].message is None, retries[2].message is None) == (True, False)
+    tracked = unnamed(queue).tracked
+    assert (tracked[1].message is None, tracked[2].message is None) == (True, False)
     assert unnamed(queue)._held == HELD_MESSAGES_MAX
     check_counters(queue)
     peer = Peer(lab, queue, window=10_000)
@@ -173,7 +173,7 @@ def test_redelivery_after_a_restart_has_its_own_record(lab: Lab, queue: LocalQue
     lab.publish(queue, "1", "2")
     for tries in range(4):
         assert Peer(lab, queue).tries == [tries, tries]
-        recorded = [retry.tries for retry in unnamed(queue).retries.values() if retry.segment is queue.log.active]
+        recorded = [known.tries for known in unnamed(queue).tracked.values() if known.segment is queue.log.active]
         assert recorded == [tries, tries] * (tries > 0)
         check_counters(queue)
         lab.restart("kill")

@@ -1,4 +1,4 @@
-"""A group's record of a message that is or was in flight."""
+"""What a group knows of a message that is or was in flight."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from curbstone.core.engine.log.commit import Segment
 from curbstone.core.message import Message
 
 
-class Holder(Protocol):
+class InFlightHolder(Protocol):
     """A consumer or a lease that holds deliveries."""
 
     def lose(self, seq: int) -> None:
         """The delivery of this message is stale: the message was settled in another way."""
 
 
-class Retry:
-    """A group's record of a message that was requeued, or that is not due yet."""
+class Tracked:
+    """What a group knows of a message that was requeued, that is not due yet, or whose delivery no mark covers."""
 
     __slots__ = ("due_ms", "is_record_head", "mature_ms", "message", "segment", "tries")
 
