@@ -58,9 +58,9 @@ class Consumer(Protocol):
         """How it stands now."""
 
 
-def waiting_call(group: str, room: int, who: Who) -> Holder:
+def waiting_call(group: str, window: int, who: Who) -> Holder:
     """Return the holder for a call that waits for messages: a consumer that holds nothing."""
-    return Holder("consumer", group, room, 0, "ready", 0, 0, who)
+    return Holder("consumer", group, window, 0, "ready", 0, 0, who)
 
 
 def holders(

@@ -20,7 +20,7 @@ class Receiver:
     seen: int = 0
 
     @property
-    def room(self) -> int:
+    def credit(self) -> int:
         return self.window - len(self.held) if self.is_open else 0
 
     def news(self) -> list[Delivery]:

@@ -380,7 +380,7 @@ class History:
         """Hand out in the model what there is room for, and compare with what the consumers were given."""
         for group in GROUPS:
             takers = [taker for taker in self.takers if taker.group == group]
-            expected = self.model.deliver(group, sum(taker.room for taker in takers))
+            expected = self.model.deliver(group, sum(taker.credit for taker in takers))
             given: list[int] = []
             for taker in takers:
                 news = taker.news()
@@ -390,7 +390,7 @@ class History:
                     assert of_key == sorted(of_key) or self.model.key_limit != 1, f"out of order: {seqs}"
                 if self.keys == [""]:
                     assert seqs == [seq for seq in expected if seq in seqs], f"out of order: {seqs}, not as {expected}"
-                assert len(seqs) <= taker.room, "more than the window takes"
+                assert len(seqs) <= taker.credit, "more than the window takes"
                 taker.held.update(seqs)
                 given += seqs
                 for delivery in news:

@@ -261,7 +261,7 @@ def test_simulator_detects_a_queue_above_its_cap_that_cannot_settle(monkeypatch:
     def records_left(self: Room) -> int:
         return -1 if self.held + self.meta_bytes > self.cap else self.left
 
-    monkeypatch.setattr(Log, "needed", lambda self: self.room.cap)
+    monkeypatch.setattr(Log, "_needed", lambda self, room, doubtful=False: room.cap)
     monkeypatch.setattr(Room, "records_left", property(records_left))
     assert finds_something(range(3, 103), focus="fill")
 

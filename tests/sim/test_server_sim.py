@@ -119,10 +119,10 @@ def test_server_simulator_detects_an_answer_before_the_disk(monkeypatch: pytest.
 
 
 def test_server_simulator_detects_an_exceeded_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    def room(self: Consumer) -> int:
+    def credit(self: Consumer) -> int:
         return 0 if self.held or self.paused or self.closed else self.window + 1 - len(self.unsettled)
 
-    monkeypatch.setattr(Consumer, "room", property(room))
+    monkeypatch.setattr(Consumer, "credit", property(credit))
     assert finds_something(range(10))
 
 

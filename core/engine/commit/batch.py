@@ -263,8 +263,8 @@ class Batch:
                 if messages and receivers and not group.rdy and in_order:
                     # Those of this very batch that are handed out as soon as it is on disk. The batch says so itself,
                     # so a crash right after the hand-out finds them marked. With priorities it is not known which.
-                    room = min(receivers.room(group.name, messages), messages)
-                    mark = max(mark, self._parts.state.next_seq + room - 1) if room else mark
+                    credit = min(receivers.credit(group.name, messages), messages)
+                    mark = max(mark, self._parts.state.next_seq + credit - 1) if credit else mark
                 if mark > level.delivered_logged:
                     marks[level] = mark
                     if level.number:

@@ -61,7 +61,7 @@ class Consumer:
         self.closed = False
 
     @property
-    def room(self) -> int:
+    def credit(self) -> int:
         """How many deliveries it takes now."""
         if self.held or self.paused or self.closed:
             return 0
@@ -69,8 +69,8 @@ class Consumer:
 
     @property
     def standing(self) -> Standing:
-        """See `core.holders.Consumer.standing`. It is full if it has no room."""
-        return Standing(self.window, self.auto, self.paused, self.held, is_full=self.room <= 0)
+        """See `core.holders.Consumer.standing`. It is full if it has no credit."""
+        return Standing(self.window, self.auto, self.paused, self.held, is_full=self.credit <= 0)
 
     def give(self, deliveries: list[Delivery]) -> None:
         """Hand deliveries over. With `auto` they are settled once `deliver` has returned.

@@ -1,4 +1,4 @@
-"""Who gets the next message: round robin among the receivers of a group that have room."""
+"""Who gets the next message: round robin among the receivers of a group that have credit."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Receiver(Protocol):
         """The group that it receives for."""
 
     @property
-    def room(self) -> int:
+    def credit(self) -> int:
         """How many deliveries it takes now."""
 
     def give(self, deliveries: list[Delivery]) -> None:
-        """Take deliveries, at most `room` of them."""
+        """Take deliveries, at most its `credit`."""
 
     def end(self, error: CurbstoneError) -> None:
         """The queue ends: there will be no more deliveries, and nothing can be settled any more."""
@@ -57,20 +57,20 @@ class RoundRobin:
     def credits(self, messages: int) -> dict[Receiver, int]:
         """Return the receivers that would get so many messages, in order, each with how many deliveries it takes now.
 
-        Receivers without room are left out. The search ends as soon as there is room for all the messages, so a message
+        Receivers without credit are left out. The search ends as soon as all the messages have receivers, so a message
         costs the same however many receivers there are.
         """
-        credit: dict[Receiver, int] = {}
+        credits: dict[Receiver, int] = {}
         given = self._given
         for receiver in self.receivers:
-            room = receiver.room
-            if room > 0:
-                credit[receiver] = room
-                messages -= min(room, max(receiver.weight - given, 1))
+            credit = receiver.credit
+            if credit > 0:
+                credits[receiver] = credit
+                messages -= min(credit, max(receiver.weight - given, 1))
                 if messages <= 0:
                     break
             given = 0
-        return credit
+        return credits
 
     def none_ready(self) -> None:
         """Nothing is ready now, so some receivers may give up."""
@@ -91,28 +91,28 @@ class RoundRobin:
             del self.receivers[receiver]
             self._when_none_ready.pop(receiver, None)
 
-    def deal(self, taken: list[Delivery], credit: dict[Receiver, int]) -> None:
-        """Deal deliveries to the receivers in `credit`, continuing where the last deal ended."""
-        first = next(iter(credit))
-        if len(credit) == 1 and (len(self.receivers) == 1 or len(taken) > first.weight):  # no other receiver takes any
+    def deal(self, taken: list[Delivery], credits: dict[Receiver, int]) -> None:
+        """Deal deliveries to the receivers in `credits`, continuing where the last deal ended."""
+        first = next(iter(credits))
+        if len(credits) == 1 and (len(self.receivers) == 1 or len(taken) > first.weight):  # no other receiver takes any
             first.give(taken)
             return
         hands: dict[Receiver, list[Delivery]] = {}
-        turns = deque(credit)
+        turns = deque(credits)
         last = turns[0]
         given = self._given if last is next(iter(self.receivers)) else 0
         start = 0
         while start < len(taken):
             last = turns[0]
-            count = min(max(last.weight, 1) - given, credit[last], len(taken) - start)
+            count = min(max(last.weight, 1) - given, credits[last], len(taken) - start)
             hands.setdefault(last, []).extend(taken[start : start + count])
             start += count
             given += count
-            credit[last] -= count
+            credits[last] -= count
             if given >= last.weight or start < len(taken):
                 given = 0
                 turns.rotate(-1)
-                if not credit[last]:
+                if not credits[last]:
                     turns.pop()
         while next(iter(self.receivers)) is not last:
             self.receivers.move_to_end(next(iter(self.receivers)))
@@ -179,14 +179,14 @@ class Dispatcher(dict[str, RoundRobin]):
         self.attached.pop(receiver, None)
         self.pause(receiver)
 
-    def room(self, group: str, messages: int) -> int:
+    def credit(self, group: str, messages: int) -> int:
         """Return how many deliveries the receivers of a group take now; counting may stop at `messages`."""
         round_robin = self.get(group)
-        room = sum(round_robin.credits(messages).values()) if round_robin is not None else 0
+        credit = sum(round_robin.credits(messages).values()) if round_robin is not None else 0
         options = self._state.options
-        if room and (options.in_flight or options.rate):
-            room = self.parts.limits.allowed(group, len(self._index.groups[group].in_flight), room)
-        return room
+        if credit and (options.in_flight or options.rate):
+            credit = self.parts.limits.allowed(group, len(self._index.groups[group].in_flight), credit)
+        return credit
 
     def dispatch(self, name: str) -> None:
         """Hand out what is ready in a group, up to a limit; if there may be more, the next turn continues."""
@@ -203,12 +203,12 @@ class Dispatcher(dict[str, RoundRobin]):
             most = self.parts.limits.allowed(name, len(group.in_flight), most)
             if not most:
                 self.parts.limits.wake_when_allowed(name)
-        credit = round_robin.credits(most) if most else {}
-        if not credit:
+        credits = round_robin.credits(most) if most else {}
+        if not credits:
             if not most:
                 round_robin.none_ready()
             return
-        most = min(sum(credit.values()), most)
+        most = min(sum(credits.values()), most)
         keys = group.keys
         freed = keys.freed if keys is not None else 0
         taken = group.take(most, self._dead_letters.is_dead, options.oldest_every)
@@ -221,7 +221,7 @@ class Dispatcher(dict[str, RoundRobin]):
             if options.rate:
                 self.parts.limits.took(name, len(deliveries))
             self._wakeups.changed()
-            round_robin.deal(deliveries, credit)
+            round_robin.deal(deliveries, credits)
         if taken.dead:
             self._dead_letters.end(group, taken.dead)
         if not group.has_ready:

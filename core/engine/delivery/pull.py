@@ -39,7 +39,7 @@ class Pull:
         self._dispatcher = dispatcher
         self._state = dispatcher.parts.state
         self.group = group
-        self.room = count
+        self.credit = count
         self._answer = answer
         self._refuse = refuse
         self._gathered: list[Delivery] = []
@@ -64,7 +64,7 @@ class Pull:
         return self._waits and not self._gathered
 
     def give(self, deliveries: list[Delivery]) -> None:
-        if not self.room:  # it was given up while its hand was dealt
+        if not self.credit:  # it was given up while its hand was dealt
             self._dispatcher.acks.put_back(self.group, deliveries)
             return
         taken = 0
@@ -74,15 +74,15 @@ class Pull:
             self._bytes += len(delivery.message.headers) + len(delivery.message.body)
             taken += 1
         self._gathered += deliveries[:taken]
-        self.room -= taken
-        if self.room and self._bytes < LEASE_BYTES_MAX:
+        self.credit -= taken
+        if self.credit and self._bytes < LEASE_BYTES_MAX:
             return
         self._finish()
         self._dispatcher.acks.put_back(self.group, deliveries[taken:])
 
     def finish_empty(self) -> None:
         """Answer with what there is: nothing more is ready, or the wait has ended."""
-        if self.room:
+        if self.credit:
             self._finish()
 
     def _none_ready(self) -> None:
@@ -95,7 +95,7 @@ class Pull:
 
     def cancel(self) -> bool:
         """Give up, and requeue what was gathered; return False if the answer is on its way already."""
-        if not self.room:
+        if not self.credit:
             return False
         self._leave()
         self._dispatcher.acks.put_back(self.group, self._gathered)
@@ -107,7 +107,7 @@ class Pull:
         answer([] if self._state.is_closed else self._gathered)
 
     def _leave(self) -> None:
-        self.room = 0
+        self.credit = 0
         self._answer = ignore  # it may be a method of this very pull, which would keep itself in memory
         if self._timer is not None:
             self._timer.cancel()
@@ -117,4 +117,4 @@ class Pull:
 def waiting(dispatcher: Dispatcher) -> list[Holder]:
     """Return a holder for each pull that waits for a message."""
     pulls = [each for each in dispatcher.attached if isinstance(each, Pull)]
-    return [waiting_call(pull.group, pull.room, pull.who) for pull in pulls if pull.waits]
+    return [waiting_call(pull.group, pull.credit, pull.who) for pull in pulls if pull.waits]

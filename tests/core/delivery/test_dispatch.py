@@ -81,17 +81,17 @@ def test_a_thousand_consumers_of_the_greatest_weight_join_and_leave(lab: Lab, qu
 def test_a_message_costs_the_same_however_many_consumers_there_are(
     lab: Lab, queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each was asked for its room, and told when nothing was ready."""
+    """Each was asked for its credit, and notified when nothing was ready."""
     peers = [Peer(lab, queue, window=5) for _ in range(500)]
-    room = Consumer.room
+    credit = Consumer.credit
     asked = 0
 
     def counted(consumer: Consumer) -> int:
         nonlocal asked
         asked += 1
-        return int(room.__get__(consumer))
+        return int(credit.__get__(consumer))
 
-    monkeypatch.setattr(Consumer, "room", property(counted))
+    monkeypatch.setattr(Consumer, "credit", property(counted))
     for n in range(1000):
         lab.publish(queue, str(n))
         if n % 2:
