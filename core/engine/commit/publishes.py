@@ -12,6 +12,7 @@ certainly fit; a write that must not fail has a batch for itself, because it may
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
@@ -42,6 +43,17 @@ NOTES_BYTES = 64
 """What the usual notes of a batch take: the oldest segment there must be, and the last seq delivered."""
 KEY_BYTES = KINDS[Note.KEY].room
 """The bytes of the note of an idempotency key."""
+
+
+class Step(Enum):
+    """What follows the look at the first publish that waits."""
+
+    TAKE = "it, or its next message, can be taken now"
+    NEXT = "look at what is the first now"
+    STOP = "this batch takes no more"
+
+
+TAKE, NEXT, STOP = Step
 
 
 class Taken(NamedTuple):
@@ -107,7 +119,7 @@ class Publishes:
         inbox = self._parts.write_queue.publishes
         if inbox:
             self._measure(inbox[0])
-            while inbox and len(self.messages) < BATCH_MESSAGES_MAX and self._take_next(inbox[0]):
+            while inbox and len(self.messages) < BATCH_MESSAGES_MAX and self._take_next(inbox[0]) is NEXT:
                 if self.left_out >= BATCH_MESSAGES_MAX:
                     self._parts.wakeups.schedule()  # perhaps nothing is written, and no end of a commit follows
                     break
@@ -129,29 +141,26 @@ class Publishes:
         self._space = min(space, BATCH_BYTES_MAX)
         self._budget = self._room.budget - overhead
 
-    def _take_next(self, publish: Publish) -> bool:
-        """Take, answer or refuse the first publish that waits; return whether to continue with the next."""
+    def _take_next(self, publish: Publish) -> Step:
+        """Take, answer or refuse the first publish that waits; return NEXT or STOP."""
         if publish.hold is not None and not publish.hold.is_over:
-            return False
+            return STOP
         if publish.refusal is not None:
             return self._refuse(publish, publish.refusal)
         if publish.numbered is not None:
-            answer = self._look_up(publish, publish.numbered)
-            if answer is not None:
-                return answer
+            step = self._look_up(publish, publish.numbered)
+            if step is not TAKE:
+                return step
         if (self._state.body_rule is not None or publish.has_too_large) and not publish.must_not_fail:
-            answer = self._inspect(publish, self._state.body_rule)
-            if answer is not None:
-                return answer
+            step = self._inspect(publish, self._state.body_rule)
+            if step is not TAKE:
+                return step
         else:
             publish.inspection = None
         return self._take_whole(publish) if isinstance(publish, AtomicWrite) else self._take_some(publish)
 
-    def _inspect(self, publish: Publish, rule: BodyRule | None) -> bool | None:
-        """Check messages of the first publish, and refuse those that break a rule of the queue.
-
-        Return None if it, or its next message, can be taken now, else whether to continue with the next publish.
-        """
+    def _inspect(self, publish: Publish, rule: BodyRule | None) -> Step:
+        """Check messages of the first publish, and refuse those that break a rule of the queue."""
         found = inspect(self._parts, rule, publish)
         is_whole = isinstance(publish, AtomicWrite)
         error = found.refusal
@@ -161,9 +170,9 @@ class Publishes:
             found.refusal = None
             found.fit += 1
             self._answer(publish, 1, error, 0)
-            return True
+            return NEXT
         is_known = found.fit == len(publish.messages) if is_whole else found.fit > publish.next
-        return None if is_known else False
+        return TAKE if is_known else STOP
 
     # --- answers, at once or in turn
 
@@ -178,64 +187,61 @@ class Publishes:
         else:
             self._state.host.notify(publish.on_done, error, first_seq, count)
 
-    def _refuse(self, publish: Publish, error: CurbstoneError) -> bool:
+    def _refuse(self, publish: Publish, error: CurbstoneError) -> Step:
         """Refuse all that is left of the first publish. Deliveries that it would have settled stay as they are."""
         publish.abort()
         self._state.refused(error, len(publish.messages) - publish.next)
         self._answer(publish, len(publish.messages) - publish.next, error, 0)
-        return True
+        return NEXT
 
-    def _look_up(self, publish: Publish, numbered: Numbered) -> bool | None:
-        """Answer those messages of a numbered publish that are stored already, and refuse all after a gap.
-
-        Return None if some are left that can be taken now, else whether to continue with the next publish.
-        """
+    def _look_up(self, publish: Publish, numbered: Numbered) -> Step:
+        """Answer those messages of a numbered publish that are stored already, and refuse all after a gap."""
         numbering = self.numbering = self.numbering or SequenceCheck(self._parts.facts)
         found = numbering.look(numbered.behind(publish.next), len(publish.messages) - publish.next)
         if (found.repeats or found.gap) and not found.is_certain:
-            return False  # that follows from messages in this very batch, whose commit may fail: wait for its end
+            return STOP  # that follows from messages in this very batch, whose commit may fail: wait for its end
         if found.gap:
             return self._refuse(publish, found.gap)
         if found.repeats:
             self._answer(publish, found.repeats, None, 0)
             if publish.next == len(publish.messages):
-                return True
+                return NEXT
         noted = numbering.note_bytes(numbered)
         self._space -= noted
         self._budget -= 2 * noted  # the note is written once more when its segment is dropped
-        return None
+        return TAKE
 
     # --- all or nothing
 
-    def _take_whole(self, publish: AtomicWrite) -> bool:
-        """Take an atomic write unless it has to wait; return whether to continue with the next publish."""
+    def _take_whole(self, publish: AtomicWrite) -> Step:
+        """Take an atomic write unless it has to wait."""
         if isinstance(publish, Reservation):
             return self._reserve(publish)
         if publish.key is not None:
             if self._keys and (publish.key.hashed in self._keys or self._has_most_keys):
-                return False  # that follows from keys in this very batch, whose commit may fail: wait for its end
+                return STOP  # that follows from keys in this very batch, whose commit may fail: wait for its end
             known = self._parts.facts.published_under(publish.key)
             if isinstance(known, CurbstoneError):
                 return self._refuse(publish, known)
             if known is not None:
                 self._answer(publish, len(publish.messages), None, known)
-                return True
+                return NEXT
         if publish.on_room is not None:
             return self._keep_room(publish, publish.on_room)
         size = publish.atomic_bytes
         is_first = not self.messages and not self.atomic
         if publish.must_not_fail and not is_first:
-            return False
+            return STOP
         if publish.mark is not None:
             # It was promised, so it is never refused. Settles and releases may have used up what was granted to it:
             # then it waits as long as the cleaner may help, and after that takes the room that is kept for copying.
             if not self._room.fits(size) and (
                 self._cleaner.clean_for(size) or self._room.free - size <= self._room.copy_bytes
             ):
-                return False
+                return STOP
         elif not publish.tx:
             if not is_first and not self._fits_beside(publish):
-                return False
+                return STOP
             error = self._refusal_of(publish)
             if error is not None:
                 return self._refuse(publish, error)
@@ -248,7 +254,7 @@ class Publishes:
         if publish.has_facts:
             names = self._unique_names()
             if names.any_must_wait(messages):
-                return False
+                return STOP
             seq = self._state.next_seq + len(self.messages)
             messages = names.without_duplicates(messages, publish, seq)
             self._space -= names.bytes_each * len(messages)
@@ -268,7 +274,7 @@ class Publishes:
             self._keys.add(publish.key.hashed)
             self._space -= KEY_BYTES
             self._budget -= 2 * KEY_BYTES  # the note is written once more when its segment is dropped
-        return not publish.must_not_fail
+        return STOP if publish.must_not_fail else NEXT
 
     def _count(self, messages: list[Message], seqs: Mapping[Message, int]) -> None:
         """Count messages in their batches, with the seqs of those that are stored."""
@@ -312,30 +318,30 @@ class Publishes:
             and (self.ended + publish.ended) * SETTLED_BYTES <= self._room.slack_bytes // 2
         )
 
-    def _reserve(self, wanted: Reservation) -> bool:
+    def _reserve(self, wanted: Reservation) -> Step:
         """Grant room to later publishes."""
         size = wanted.atomic_bytes
         if self.messages or self.atomic:  # they are not in the room's sums yet
-            return False
+            return STOP
         if self._room.grant(size, wanted.largest):
             self._answer(wanted, 0, None, 0)
-            return True
+            return NEXT
         if self._cleaner.make_room(size + self._room.reserved, wanted.largest):
             # What fits is taken first: room for a transaction as large as the log may take a pass over all of it.
             is_new = wanted.tried_in is not self
             wanted.tried_in = self
             self._parts.write_queue.publishes.rotate(-1)
-            return is_new
+            return NEXT if is_new else STOP
         cap = self._state.options.cap
         return self._refuse(
             wanted, QueueFull(f"queue {self._state.name} has no room for {size} bytes under its cap of {cap} bytes")
         )
 
-    def _keep_room(self, publish: AtomicWrite, on_room: Callable[[], None]) -> bool:
+    def _keep_room(self, publish: AtomicWrite, on_room: Callable[[], None]) -> Step:
         """Grant room to a transaction over several queues; it keeps its place, and all behind it wait."""
         size = publish.atomic_bytes
         if self.messages or self.atomic or publish.has_room:
-            return False
+            return STOP
         error = self._refusal_of(publish)
         if error is not None:
             return self._refuse(publish, error)
@@ -347,12 +353,12 @@ class Publishes:
         publish.has_room = True
         self._cleaner.unblocked()
         self._state.host.call_soon(partial(self._state.host.contain, on_room))
-        return False
+        return STOP
 
     # --- one by one
 
-    def _take_some(self, publish: Publish) -> bool:
-        """Take as many messages of a publish as fit; return whether to continue with the next."""
+    def _take_some(self, publish: Publish) -> Step:
+        """Take as many messages of a publish as fit."""
         messages, size = publish.messages, publish.bytes
         if publish.inspection is not None:
             messages, size = messages[publish.next : publish.inspection.fit], 0
@@ -367,12 +373,12 @@ class Publishes:
                 self._put_in(publish, messages, size)
                 if publish.next == len(publish.messages):
                     self._parts.write_queue.publishes.popleft()
-                return True
+                return NEXT
             self._tries_bytes = tries
         return self._take_each(publish, messages)
 
-    def _take_each(self, publish: Publish, messages: list[Message]) -> bool:
-        """Take messages of a publish one by one; return whether to continue with the next publish, or with the rest."""
+    def _take_each(self, publish: Publish, messages: list[Message]) -> Step:
+        """Take messages of a publish one by one."""
         total, tries = self.bytes, self._tries_bytes
         seq = self._state.next_seq + len(self.messages)
         for index, message in enumerate(messages):
@@ -397,7 +403,7 @@ class Publishes:
                     return self._leave_out(publish, holder)
                 if not holder and not name.replaces and names.must_wait(name):
                     self._put_in(publish, messages[:index])
-                    return False
+                    return STOP
                 error = names.refusal([message])
                 tries += names.bytes_each
                 self._space -= names.bytes_each
@@ -412,18 +418,18 @@ class Publishes:
                 continue
             self._put_in(publish, messages[:index])
             if self.messages:  # it is its turn in the next batch
-                return False
+                return STOP
             if error is None:
                 return self._blocked(publish, size + tries)
             self._answer(publish, 1, error, 0)
-            return True
+            return NEXT
         self._put_in(publish, messages)
         if publish.next == len(publish.messages):
             self._parts.write_queue.publishes.popleft()
-        return True
+        return NEXT
 
-    def _leave_out(self, publish: Publish, holder: int) -> bool:
-        """Leave out the next message of a publish, because another one has its name. Return True."""
+    def _leave_out(self, publish: Publish, holder: int) -> Step:
+        """Leave out the next message of a publish, because another one has its name."""
         message = publish.messages[publish.next]
         mark_duplicate(message, holder)
         if message.orders is not None and message.orders.batched:
@@ -435,7 +441,7 @@ class Publishes:
             self.numbering.taken(publish, self._state.host.now_ms())
         if publish.next == len(publish.messages):
             self._parts.write_queue.publishes.popleft()
-        return True
+        return NEXT
 
     def _fit_at_once(self, messages: list[Message], size: int, more: int) -> bool:
         """Return whether all of these certainly fit, which is the usual case; False if one names groups.
@@ -529,15 +535,15 @@ class Publishes:
             return size <= self._budget
         return self._room.admits(size + BATCH_BYTES + SEGMENT_BYTES + self._records_bytes)
 
-    def _blocked(self, publish: Publish, size: int) -> bool:
-        """Have room made for the first publish, or refuse it if that can't help; return whether to continue at once."""
+    def _blocked(self, publish: Publish, size: int) -> Step:
+        """Have room made for the first publish, or refuse it if that can't help."""
         if self.numbering is not None and publish.numbered is not None:
             size += 2 * self.numbering.note_bytes(publish.numbered)
         if self._parts.facts.count(Note.NAME) and (freed := Names(self._parts).weed()):
             self._budget += freed
-            return True
+            return NEXT
         if self._cleaner.make_room(size + self._room.reserved):
-            return False
+            return STOP
         return self._refuse(publish, QueueFull(f"queue {self._state.name} {self._parts.log.fullness}"))
 
     def _crowded(self, messages: list[Message]) -> CurbstoneError | None:
