@@ -16,10 +16,10 @@ from functools import partial
 from curbstone.core.admin.restore import Restore
 from curbstone.core.disk import Disk
 from curbstone.core.engine.commit.writer import Writer
-from curbstone.core.engine.log.batches import StoredBatch
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import Flag, Reason, decode_seqs, decode_settled, entry_bytes
 from curbstone.core.engine.log.scan import Scan
+from curbstone.core.engine.log.stored_batch import StoredBatch
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import Conflict, CurbstoneError, Unavailable, client_text
 from curbstone.core.message import Message

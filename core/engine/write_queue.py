@@ -146,8 +146,8 @@ class AtomicWrite(Publish):
     """Messages, settles and releases that go into one batch, all or nothing, such as a part of a transaction."""
 
     __slots__ = (
-        "atomic_bytes", "batch", "has_room", "key", "mark", "on_room", "records", "released", "releases", "reserved",
-        "settles", "tx",
+        "atomic_bytes", "ended_batch", "has_room", "key", "mark", "on_room", "records", "released", "releases",
+        "reserved", "settles", "tx",
     )  # fmt: skip
 
     def __init__(self, messages: list[Message], on_done: Published, atomic_bytes: int) -> None:
@@ -160,7 +160,7 @@ class AtomicWrite(Publish):
         self.releases: list[Release] = []
         self.released: list[TriesRecord] = []
         """Releases that have already taken effect in memory. They must go into the same batch, too."""
-        self.batch = b""
+        self.ended_batch = b""
         """The key of a batch of messages (see `core.batches`) that ends with this write; empty if there is none."""
         self.tx = 0
         """Its number in the broker's journal, or 0. With a number it is promised, or may be, and is never refused."""

@@ -19,9 +19,9 @@ from typing import Generic, NamedTuple, TypeVar
 from curbstone.core.disk import Disk, File
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.runs import Run, seqs_of
-from curbstone.core.engine.log.batches import batches_in
 from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.engine.log.format import BatchHeader, Flag, decode_seqs, encode_entries
+from curbstone.core.engine.log.stored_batch import batches_in
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import Unavailable, client_text
 from curbstone.core.message import Message

@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from curbstone.core.disk import Disk
-from curbstone.core.engine.log.batches import StoredBatch, batch_at
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.file_view import Window
 from curbstone.core.engine.log.format import (
@@ -30,6 +29,7 @@ from curbstone.core.engine.log.format import (
 )
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.scan import Scan
+from curbstone.core.engine.log.stored_batch import StoredBatch, batch_at
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import Gone, Unavailable, client_text
 from curbstone.core.positions import PUBLISHED, RELEASED, Event, ListDone, ReadRequest

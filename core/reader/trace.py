@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from curbstone.core.disk import Disk
-from curbstone.core.engine.log.batches import StoredBatch
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import SEGMENT_BYTES, Reason, decode_segment_header, decode_settled
 from curbstone.core.engine.log.scan import Scan
+from curbstone.core.engine.log.stored_batch import StoredBatch
 from curbstone.core.positions import Trace, Trail
 from curbstone.core.reader.history import position_of
 

@@ -25,11 +25,11 @@ from curbstone.core.engine.log.format import (
     BATCH_BYTES,
     Settled,
     TriesRecord,
-    decode_ended,
+    decode_batch_ends,
     decode_entries,
     decode_settled,
     decode_tries,
-    encode_ended,
+    encode_batch_end,
     encode_entries,
     encode_settled,
     encode_tries,
@@ -53,7 +53,7 @@ class Recorded(NamedTuple):
     messages: list[Message]
     settled: list[Settled]
     released: list[TriesRecord]
-    batch: bytes
+    ended_batch: bytes
     """The key of a batch that ends in its queue; empty if there is none."""
     data: bytes
     """The part as it was encoded."""
@@ -84,7 +84,7 @@ def encode_part(
     settled = b"".join(
         encode_settled(each.group, each.reason, runs_of([d.message.seq for d in each.deliveries])) for each in settles
     )
-    settled += encode_ended(batch) if batch else b""
+    settled += encode_batch_end(batch) if batch else b""
     head = _PART.pack(uid, len(messages), entries_bytes, len(timed), len(released), len(settled))
     return b"".join([head, *entries, *timed, released, settled])
 
@@ -176,5 +176,5 @@ def _decode_part(data: bytes, start: int, tx: int) -> Recorded:
     released = list(decode_tries(data, offset, offset + tries_bytes_of))
     offset += tries_bytes_of
     end = offset + settles_bytes
-    batch = next(decode_ended(data, offset, end), b"")
+    batch = next(decode_batch_ends(data, offset, end), b"")
     return Recorded(tx, uid, messages, list(decode_settled(data, offset, end)), released, batch, data[start:end])

@@ -64,9 +64,9 @@ def _write(tx_log: TxLog, queue: Queue, part: Recorded, missing: MissingParts) -
     publish.tx = part.tx
     publish.records = [queue.index.settle_replayed(settled) for settled in part.settled]
     publish.released = [each for item in part.released for each in queue.index.release_replayed(item)]
-    if part.batch:
-        publish.batch = part.batch
-        queue.parts.count_batches().reporting.add(part.batch)
+    if part.ended_batch:
+        publish.ended_batch = part.ended_batch
+        queue.parts.count_batches().reporting.add(part.ended_batch)
     publish.reserved = part.log_bytes + facts_bytes(queue.parts, part.messages)
     queue.log.room.grant_known(publish.reserved)
     queue.write_queue.publish(publish)

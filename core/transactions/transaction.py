@@ -116,7 +116,7 @@ class Transaction:
     def end_batch(self, queue: Queue, key: bytes) -> None:
         """Add the end of a batch of messages in a queue; see `core.batches`."""
         participant = self._participant(queue)
-        participant.batch = key
+        participant.ended_batch = key
         participant.is_only_bound = False
 
     def _request(
@@ -168,7 +168,7 @@ class Transaction:
             return
         done = self._counting(on_done)
         participants = {
-            queue: each for queue, each in self._participants.items() if each.messages or each.ends or each.batch
+            queue: each for queue, each in self._participants.items() if each.messages or each.ends or each.ended_batch
         }
         if not participants:
             self._server.host.call_soon(lambda: done(None))

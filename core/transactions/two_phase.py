@@ -82,7 +82,7 @@ class MultiQueueCommit:
         parts: dict[int, bytes] = {}
         for queue, participant in self._participants.items():
             uid = queue.log.uid
-            members = participant.messages, participant.settles, participant.releases, participant.batch
+            members = participant.messages, participant.settles, participant.releases, participant.ended_batch
             parts[uid] = encode_part(uid, *members)
         tx = self._tx = self._tx_log.write(parts, self._decided)
         for participant in self._participants.values():

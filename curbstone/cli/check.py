@@ -17,11 +17,11 @@ from curbstone.cli.options import Json
 from curbstone.cli.output import console, print_json, progress, size, table
 from curbstone.core.disk import OF_ONE_FILE, OsFile, file_bytes
 from curbstone.core.engine.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX
-from curbstone.core.engine.log.batches import StoredBatch
 from curbstone.core.engine.log.commit import ASIDE_SUFFIX
 from curbstone.core.engine.log.format import Flag, Note, decode_log_start, decode_notes
 from curbstone.core.engine.log.meta import Meta, load_meta
 from curbstone.core.engine.log.scan import Scan
+from curbstone.core.engine.log.stored_batch import StoredBatch
 from curbstone.core.engine.recovery.chain import Chain, find_chain, holds_something
 from curbstone.core.errors import DataDirectoryError
 from curbstone.core.options import QueueOptions

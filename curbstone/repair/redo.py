@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from curbstone.core.disk import Disk, sync_path
-from curbstone.core.engine.log.batches import batches_in
 from curbstone.core.engine.log.format import Flag
+from curbstone.core.engine.log.stored_batch import batches_in
 from curbstone.core.message import Message
 from curbstone.core.wal.kept import KeptRedo, read_kept
 from curbstone.core.wal.replay import kept_redo_names, write_parts

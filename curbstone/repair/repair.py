@@ -16,7 +16,6 @@ from pathlib import Path
 
 from curbstone.core.disk import OF_ONE_FILE, Disk, sync_path
 from curbstone.core.engine.directories import QUEUES, TWIN_SUFFIX
-from curbstone.core.engine.log.batches import StoredBatch
 from curbstone.core.engine.log.commit import ASIDE_SUFFIX, Segment, segment_path
 from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.engine.log.format import (
@@ -36,6 +35,7 @@ from curbstone.core.engine.log.format import (
 from curbstone.core.engine.log.log import random_salt
 from curbstone.core.engine.log.meta import Meta, load_meta
 from curbstone.core.engine.log.scan import Scan
+from curbstone.core.engine.log.stored_batch import StoredBatch
 from curbstone.core.engine.recovery.chain import Chain, find_chain, holds_something, last_commit_ms
 from curbstone.core.errors import MetaDamaged
 from curbstone.core.message import Message

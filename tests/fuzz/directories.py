@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 
 from curbstone.cli import check as checks
-from curbstone.core.engine.log.batches import batches_in
 from curbstone.core.engine.log.format import SEGMENT_BYTES, decode_segment_header
+from curbstone.core.engine.log.stored_batch import batches_in
 from curbstone.core.errors import DataDirectoryError
 from curbstone.core.message import Message
 from curbstone.exit_codes import DAMAGED, CommandFailed

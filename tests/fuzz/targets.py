@@ -17,7 +17,6 @@ from curbstone.access.secrets import parse_secret
 from curbstone.access.tokens import decode as decode_tokens
 from curbstone.backup.archive import entries
 from curbstone.backup.files import BackupError
-from curbstone.core.engine.log.batches import batches_in
 from curbstone.core.engine.log.format import (
     decode_entries,
     decode_notes,
@@ -26,6 +25,7 @@ from curbstone.core.engine.log.format import (
     decode_tries,
 )
 from curbstone.core.engine.log.meta import Meta
+from curbstone.core.engine.log.stored_batch import batches_in
 from curbstone.core.errors import CurbstoneError, MetaDamaged
 from curbstone.core.filters import fields_of, filter_of
 from curbstone.core.headers import HeaderError

@@ -120,8 +120,8 @@ class Batch:
                 records.settle(settle.group, settle.reason, [each.message.seq for each in settle.deliveries])
             for group, reason, seqs in write.records:
                 records.settle(group, reason, seqs)
-            if write.batch:
-                self._parts.count_batches().end(write.batch)
+            if write.ended_batch:
+                self._parts.count_batches().end(write.ended_batch)
             records.add_tries([record for release in write.releases for record in release.records])
             records.add_tries(write.released)
 

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from curbstone.core.disk import Disk
 from curbstone.core.engine.index.runs import Page, Run, Runs, seqs_of
-from curbstone.core.engine.log.batches import batches_in
 from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.engine.log.format import ENTRY_BYTES, decode_some
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.room import Room
+from curbstone.core.engine.log.stored_batch import batches_in
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.turns import Wakeups
 from curbstone.core.headers import KEY_MARK

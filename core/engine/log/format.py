@@ -422,13 +422,13 @@ def decode_settled(data: bytes, offset: int, end: int) -> Iterator[Settled]:
         offset += count * _SETTLED.size
 
 
-def encode_ended(key: bytes) -> bytes:
+def encode_batch_end(key: bytes) -> bytes:
     """Return a settle list of no messages, which says that a batch has ended. Programs without batches skip it."""
     name = key.hex().encode()
     return _LIST.pack(_ENDED, len(name), 0, 0) + name
 
 
-def decode_ended(data: bytes, offset: int, end: int) -> Iterator[bytes]:
+def decode_batch_ends(data: bytes, offset: int, end: int) -> Iterator[bytes]:
     """Yield the keys of the batches that have ended, from the settle lists between `offset` and `end`."""
     while offset < end:
         reason, name_bytes, _, count = _LIST.unpack_from(data, offset)

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from curbstone.core.disk import Disk, File
-from curbstone.core.engine.log.batches import StoredBatch, batch_at
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.file_view import Window
 from curbstone.core.engine.log.format import (
@@ -16,6 +15,7 @@ from curbstone.core.engine.log.format import (
     decode_batch_header,
     may_be_batch,
 )
+from curbstone.core.engine.log.stored_batch import StoredBatch, batch_at
 
 
 class Scan:

@@ -8,7 +8,6 @@ from curbstone.core.disk import file_bytes
 from curbstone.core.engine.facts.kinds import KINDS, decode_rank, decode_seq
 from curbstone.core.engine.index.copies import CopyBatch
 from curbstone.core.engine.index.runs import Run
-from curbstone.core.engine.log.batches import StoredBatch
 from curbstone.core.engine.log.commit import ASIDE_SUFFIX, RESERVE_NAME, SEGMENT_SUFFIX, Segment, reserve_path
 from curbstone.core.engine.log.format import (
     Flag,
@@ -22,6 +21,7 @@ from curbstone.core.engine.log.format import (
     time_of,
 )
 from curbstone.core.engine.log.scan import Scan
+from curbstone.core.engine.log.stored_batch import StoredBatch
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.recovery.chain import Chain, find_chain
 from curbstone.core.message import Message
