@@ -113,8 +113,6 @@ class WriteBehindDisk:
     def __init__(self, disk: Disk) -> None:
         self.inner = disk
         """The disk that is written to in the end."""
-        self.list_dir, self.make_dir, self.rename = disk.list_dir, disk.make_dir, disk.rename
-        self.remove, self.remove_tree, self.close = disk.remove, disk.remove_tree, disk.close
         self.late: dict[str, WriteBehindFile] = {}
         """By path, the files with deferred bytes."""
         self.syncs = True
@@ -148,6 +146,21 @@ class WriteBehindDisk:
         if failure is not None:
             raise failure
 
+    def list_dir(self, path: str) -> list[str]:
+        return self.inner.list_dir(path)
+
+    def make_dir(self, path: str) -> None:
+        self.inner.make_dir(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self.inner.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        self.inner.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        self.inner.remove_tree(path)
+
     def sync_dir(self, path: str) -> None:
         if self.syncs:
             self.inner.sync_dir(path)
@@ -155,3 +168,6 @@ class WriteBehindDisk:
     def sync_all(self, path: str) -> bool:
         self.catch_up()
         return self.inner.sync_all(path)
+
+    def close(self) -> None:
+        self.inner.close()

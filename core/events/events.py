@@ -146,7 +146,8 @@ class Fanouts:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._waiting: deque[Fanout | _AfterFanouts] = deque()
+        self._waiting: deque[Fanout | Callable[[], object]] = deque()
+        """Fanouts, and functions to call when those before them are done."""
 
     def begin(self, fanout: Fanout) -> None:
         """Publish to the queues of a fanout: at once, if it is not much and no other fanout is under way."""
@@ -157,35 +158,30 @@ class Fanouts:
     def behind(self, fn: Callable[[], object]) -> None:
         """Call `fn` when everything that was published so far is handed to the queues; at once if it is."""
         if self._waiting:
-            self._waiting.append(_AfterFanouts(fn))
+            self._waiting.append(fn)
         else:
             fn()
 
     def finish(self) -> None:
         while self._waiting:
-            self._waiting.popleft().advance()
+            first = self._waiting.popleft()
+            if isinstance(first, Fanout):
+                first.advance()
+            else:
+                first()
 
     def _go_on(self) -> None:
         left = COPIES_AT_ONCE
         while self._waiting:
-            left -= self._waiting[0].advance(left)
-            if not self._waiting[0].has_begun_all:
-                self._host.call_soon(self._go_on)
-                return
+            first = self._waiting[0]
+            if not isinstance(first, Fanout):
+                first()
+            else:
+                left -= first.advance(left)
+                if not first.has_begun_all:
+                    self._host.call_soon(self._go_on)
+                    return
             self._waiting.popleft()
-
-
-class _AfterFanouts:
-    """What is done behind the fanouts before it, as if it were one itself."""
-
-    def __init__(self, fn: Callable[[], object]) -> None:
-        self._fn = fn
-        self.has_begun_all = False
-
-    def advance(self, _copies_max: int | None = None) -> int:
-        self.has_begun_all = True
-        self._fn()
-        return 0
 
 
 class Fanout:
