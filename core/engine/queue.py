@@ -43,7 +43,7 @@ from curbstone.core.engine.turns import Turn, Wakeups
 from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Hold, Publish, WriteQueue
 from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, MessageTooLarge, Unavailable
 from curbstone.core.holders import holders
-from curbstone.core.message import Delivery, Message
+from curbstone.core.message import Delivery, Message, any_with_facts
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
 from curbstone.core.stats import Stats
@@ -459,11 +459,12 @@ def _publish_each(
     most = parts.state.options.max_message_size
     size = 0
     are_plain = True
-    has_levels = has_facts = are_too_large = False
+    has_levels = has_facts = False
     for message in messages:
         body_bytes = len(message.body)
         if body_bytes > most:
-            are_too_large = True
+            _publish_those_that_fit(parts, messages, on_done, numbered, hold)
+            return
         size += ENTRY_BYTES + len(message.headers) + body_bytes
         orders = message.orders
         if orders is not None:
@@ -474,9 +475,28 @@ def _publish_each(
         if message.expires_ms:
             are_plain = False
     size = size if are_plain else 0
-    publish = Publish(messages, on_done, numbered, hold, early, size, has_levels=has_levels, has_facts=has_facts)
-    publish.has_too_large = are_too_large
-    parts.write_queue.publish(publish)
+    parts.write_queue.publish(
+        Publish(messages, on_done, numbered, hold, early, size, has_levels=has_levels, has_facts=has_facts)
+    )
+
+
+def _publish_those_that_fit(
+    parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None, hold: Hold | None
+) -> None:
+    start = 0
+    for place, message in enumerate(messages):
+        if (refusal := parts.state.too_large(message)) is not None:
+            _put(parts, messages[start:place], on_done, numbered and numbered.behind(start), hold)
+            _refuse(parts, [message], on_done, refusal)
+            start = place + 1
+    _put(parts, messages[start:], on_done, numbered and numbered.behind(start), hold)
+
+
+def _put(
+    parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None, hold: Hold | None
+) -> None:
+    if messages:
+        parts.write_queue.publish(Publish(messages, on_done, numbered, hold, has_facts=any_with_facts(messages)))
 
 
 def _refuse(parts: Parts, messages: list[Message], on_done: Published, refusal: CurbstoneError) -> None:

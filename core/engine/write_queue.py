@@ -56,13 +56,13 @@ class StagedMark(NamedTuple):
 
 
 class Inspection:
-    """How far the messages of a publish were checked against the queue's schema and its `max_message_size`."""
+    """How far the messages of a publish were checked against the queue's schema."""
 
     __slots__ = ("fit", "is_apart", "refusal")
 
     def __init__(self) -> None:
         self.fit = 0
-        """The index of the first message that is not known to satisfy them."""
+        """The index of the first message that is not known to satisfy it."""
         self.refusal: CurbstoneError | None = None
         """Why the message at that index is refused, if that is known."""
         self.is_apart = False
@@ -94,8 +94,8 @@ class Publish:
     """Messages that wait to be written, independently of each other: a batch takes all or some of them."""
 
     __slots__ = (
-        "bytes", "early", "has_facts", "has_levels", "has_too_large", "hold", "inspection", "messages", "next",
-        "numbered", "on_done", "refusal",
+        "bytes", "early", "has_facts", "has_levels", "hold", "inspection", "messages", "next", "numbered", "on_done",
+        "refusal",
     )  # fmt: skip
 
     def __init__(
@@ -129,9 +129,7 @@ class Publish:
         self.refusal: CurbstoneError | None = None
         """If set, nothing is written, and this is the answer when its turn comes."""
         self.inspection: Inspection | None = None
-        """How far its messages were checked; None if none has to be, or nothing was checked."""
-        self.has_too_large = False
-        """Whether some of the messages are larger than the queue takes."""
+        """How far its messages were checked; None if the queue has no schema, or nothing was checked."""
 
     @property
     def must_not_fail(self) -> bool:

@@ -1,7 +1,4 @@
-"""Checks the messages of a publish: their sizes, and their bodies against the schema of the queue.
-
-A schema is checked in slices of turns, or outside of the loop.
-"""
+"""Checks the messages of a publish against the schema of its queue, in slices of turns, or outside of the loop."""
 
 from __future__ import annotations
 
@@ -14,19 +11,14 @@ from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.schemas import AT_ONCE_MS, UNPLACED, BodyRule
 
 
-def inspect(parts: Parts, rule: BodyRule | None, publish: Publish) -> Inspection:
+def inspect(parts: Parts, rule: BodyRule, publish: Publish) -> Inspection:
     """Check more messages of a publish; return how far that is. If some are left, the queue gets another turn."""
     found = publish.inspection
     if found is None:
         found = publish.inspection = Inspection()
     checks = parts.state.shared.checks
     while found.fit < len(publish.messages) and found.refusal is None and not found.is_apart:
-        message = publish.messages[found.fit]
-        body = message.body
-        too_large = parts.state.too_large(message)
-        if rule is None or too_large is not None:
-            _note(found, too_large)
-            continue
+        body = publish.messages[found.fit].body
         if not checks.has_time():
             parts.state.host.call_soon(parts.wakeups.schedule)
             break

@@ -151,7 +151,7 @@ class Publishes:
             step = self._look_up(publish, publish.numbered)
             if step is not TAKE:
                 return step
-        if (self._state.body_rule is not None or publish.has_too_large) and not publish.must_not_fail:
+        if self._state.body_rule is not None and not publish.must_not_fail:
             step = self._inspect(publish, self._state.body_rule)
             if step is not TAKE:
                 return step
@@ -159,8 +159,8 @@ class Publishes:
             publish.inspection = None
         return self._take_whole(publish) if isinstance(publish, AtomicWrite) else self._take_some(publish)
 
-    def _inspect(self, publish: Publish, rule: BodyRule | None) -> Step:
-        """Check messages of the first publish, and refuse those that break a rule of the queue."""
+    def _inspect(self, publish: Publish, rule: BodyRule) -> Step:
+        """Check messages of the first publish against the queue's schema, and refuse those that break it."""
         found = inspect(self._parts, rule, publish)
         is_whole = isinstance(publish, AtomicWrite)
         error = found.refusal
