@@ -17,7 +17,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -116,19 +116,13 @@ def replace_file(disk: Disk, path: str, data: bytes) -> File:
 
 
 def file_contents(disk: Disk, path: str) -> bytes:
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         return file.read(0, file.size())
-    finally:
-        file.close()
 
 
 def file_bytes(disk: Disk, path: str) -> int:
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         return file.size()
-    finally:
-        file.close()
 
 
 def remove_file(disk: Disk, path: str) -> None:

@@ -11,7 +11,7 @@ written from time to time to find out whether the disk works again.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from curbstone.core.disk import NO_SPACE, Disk
 from curbstone.core.host import BeginWrite, Host, Job, JobDone
@@ -102,12 +102,9 @@ class DiskAlarms:
     def _write(self) -> None:
         with suppress(FileNotFoundError):
             self._disk.remove(PROBE_NAME)
-        file = self._disk.open(PROBE_NAME, create=True)
-        try:
+        with closing(self._disk.open(PROBE_NAME, create=True)) as file:
             file.write(0, [bytes(PROBE_BYTES)])
             file.sync()
-        finally:
-            file.close()
         self._disk.remove(PROBE_NAME)
         self._disk.sync_dir("")
 

@@ -8,6 +8,7 @@ far back as there are segments. What the cleaner copies, and repeats with its co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from typing import Generic, TypeVar
@@ -150,8 +151,7 @@ def read_events(
 
 def _batch_start(disk: Disk, segment: Segment, offset: int) -> int:
     """Return where the batch begins in which `offset` lies."""
-    file = disk.open(segment.path)
-    try:
+    with closing(disk.open(segment.path)) as file:
         window = Window(file, segment.end)
         start = SEGMENT_BYTES
         if _is_batch(window, offset, segment.salt):
@@ -162,8 +162,6 @@ def _batch_start(disk: Disk, segment: Segment, offset: int) -> int:
                 break
             start += header.length
         return start
-    finally:
-        file.close()
 
 
 def _is_batch(window: Window, offset: int, salt: int) -> bool:

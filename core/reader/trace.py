@@ -7,6 +7,7 @@ belongs to it. Copies that the cleaner made have lost the number.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 from curbstone.core.disk import Disk
 from curbstone.core.engine.log.commit import Segment
@@ -38,11 +39,8 @@ def read_traces(disk: Disk, trail: Trail, segments: list[Segment], _offset: int)
 
 def _tx_before(disk: Disk, segment: Segment) -> int:
     """Return the last transaction before a segment: a batch has the number of the last one, if it has none itself."""
-    file = disk.open(segment.path)
-    try:
+    with closing(disk.open(segment.path)) as file:
         header = decode_segment_header(file.read(0, SEGMENT_BYTES))
-    finally:
-        file.close()
     return header.tx if header is not None else 0
 
 

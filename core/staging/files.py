@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import astuple
 from typing import NamedTuple
 from zlib import crc32
@@ -156,10 +156,8 @@ def read_file(disk: Disk, path: str) -> tuple[bytes, int] | None:
         file = disk.open(path)
     except FileNotFoundError:
         return None
-    try:
+    with closing(file):
         data, unreadable = read_around(file, 0, file.size())
-    finally:
-        file.close()
     return data, len(unreadable)
 
 
@@ -195,15 +193,12 @@ def find_parts(disk: Disk, directory: str) -> FoundParts:
 
 def load_part(disk: Disk, directory: str, file_name: str) -> Part:
     """Return a part as the end of its file describes it, or marked as damaged."""
-    file = disk.open(f"{directory}/{file_name}")
-    try:
+    with closing(disk.open(f"{directory}/{file_name}")) as file:
         file_bytes = file.size()
         at = max(file_bytes - _PART_END.size, 0)
         end, _ = read_around(file, at, _PART_END.size)
         size, crc, magic = _PART_END.unpack(end) if len(end) == _PART_END.size else (0, 0, b"")
         text = read_around(file, at - size, size)[0] if size <= min(at, _FACTS_BYTES_MAX) else b""
-    finally:
-        file.close()
     name = file_name.split(".", 2)[2]
     if magic == _MAGIC and size == len(text) and crc32(text) == crc:
         facts = json.loads(text)
@@ -221,7 +216,7 @@ def check_part(disk: Disk, directory: str, part: PartFile) -> None:
         file = disk.open(path)
     except FileNotFoundError:
         raise StagedDamaged(f"{path} is missing") from None
-    try:
+    with closing(file):
         crc = at = 0
         while at < part.size:
             data, unreadable = read_around(file, at, min(_READ_BYTES, part.size - at))
@@ -229,8 +224,6 @@ def check_part(disk: Disk, directory: str, part: PartFile) -> None:
                 break
             crc = crc32(data, crc)
             at += len(data)
-    finally:
-        file.close()
     if at < part.size:
         raise StagedDamaged(f"{path} is damaged: {part.size} bytes were staged, {at} can be read")
     if part.crc is not None and crc != part.crc:

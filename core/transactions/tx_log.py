@@ -9,7 +9,7 @@ that it has, so no part is written twice. When no part is outstanding, the file 
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -67,11 +67,9 @@ def read_journal(disk: Disk) -> Journal:
         file = disk.open(JOURNAL)
     except FileNotFoundError:
         return Journal([], 0, [], [])
-    try:
+    with closing(file):
         file.sync()  # a process that was killed may have left bytes that only the system's memory has
         data, bad = read_around(file, 0, file.size())
-    finally:
-        file.close()
     disk.sync_dir("")
     unreadable = [f"{JOURNAL}: bytes {first} to {end} can't be read" for first, end in bad]
     contents = decode_records(data)

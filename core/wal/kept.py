@@ -9,7 +9,7 @@ messages elsewhere.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 from curbstone.core.disk import Disk, File, file_bytes
@@ -100,11 +100,8 @@ def read_kept(disk: Disk, name: str) -> KeptRedo:
 
 def _absent(disk: Disk, path: str, parts: list[Redo]) -> list[Redo]:
     """Return the parts whose bytes are not at their place."""
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         return [redo for redo in parts if file.read(redo.part.offset, redo.part.size) != redo.data]
-    finally:
-        file.close()
 
 
 def _fits(disk: Disk, path: str, parts: list[Redo]) -> bool:
@@ -116,14 +113,11 @@ def _fits(disk: Disk, path: str, parts: list[Redo]) -> bool:
             continue
         is_newest = segment is chain.segments[-1][0]
         before, after = [Scan(disk, segment.snapshot(), header.next_batch - 1, is_active=is_newest) for _ in range(2)]
-        file = disk.open(path)
-        try:
+        with closing(disk.open(path)) as file:
             there, then = [
                 {batch.offset: (batch.header, batch.data[batch.at : batch.at + 4]) for batch in scan.batches_in(each)}
                 for scan, each in ((before, file), (after, _OverlayFile(file, parts)))
             ]
-        finally:
-            file.close()
         gains = {redo.part.offset for redo in parts} <= set(then) - set(there)
         return gains and there.items() <= then.items() and len(after.damage) <= len(before.damage)
     return False

@@ -14,10 +14,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
-from curbstone.core.disk import OF_ONE_FILE, Disk, File
+from curbstone.core.disk import OF_ONE_FILE, Disk
 from curbstone.core.engine.log.commit import ASIDE_SUFFIX, SEGMENT_SUFFIX, segment_path
 from curbstone.core.engine.log.file_view import Range, read_around
 from curbstone.core.engine.log.format import SEGMENT_BYTES, SegmentHeader, UnknownFormat, decode_segment_header
@@ -116,13 +116,10 @@ def replay_redo(disk: Disk) -> dict[str, str]:
 
 
 def write_parts(disk: Disk, path: str, parts: Iterable[Redo]) -> None:
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         for redo in parts:
             file.write(redo.part.offset, [redo.data])
         file.sync()
-    finally:
-        file.close()
 
 
 def overlaid(data: bytes, offset: int, parts: Sequence[Redo]) -> bytes:
@@ -244,8 +241,5 @@ def _later(names: list[str], number: int) -> Iterator[str]:
 
 
 def _read(disk: Disk, name: str) -> tuple[bytes, list[Range]]:
-    file: File = disk.open(name)
-    try:
+    with closing(disk.open(name)) as file:
         return read_around(file, 0, file.size())
-    finally:
-        file.close()

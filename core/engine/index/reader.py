@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from typing import NamedTuple
 
 from curbstone.core.disk import Disk
@@ -218,10 +219,8 @@ def read_place(disk: Disk, path: str, salt: int, start: int, end: int, first: in
         file = disk.open(path)
     except FileNotFoundError:
         return Read({}, f"{path}: no such file")
-    try:
+    with closing(file):
         data, unreadable = read_around(file, start, end - start)
-    finally:
-        file.close()
     found: dict[int, Message] = {}
     digits = bin(bits)[:1:-1]
     damage = "".join(

@@ -8,7 +8,7 @@ recovery finds it. After any other failure it is unknown what is on the disk, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -296,12 +296,9 @@ class Commit:
     def _write(self) -> None:
         """Do everything that takes room on the disk."""
         for segment in self._to_cut:
-            file = self._disk.open(segment.path)
-            try:
+            with closing(self._disk.open(segment.path)) as file:
                 file.truncate(segment.end)
                 file.sync()
-            finally:
-                file.close()
             self.cut += (segment,)
         for path in self._remove_first:
             self._remove(path)

@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 from zlib import crc32
@@ -219,10 +220,8 @@ def load_meta(disk: Disk, directory: str, defaults: QueueOptions) -> Meta | None
         file = disk.open(path)
     except FileNotFoundError:
         return None
-    try:
+    with closing(file):
         data, unreadable = read_around(file, 0, META_BYTES_MAX + 64)
         if unreadable:
             raise MetaDamaged(f"{path} can't be read: the disk reports an error")
-    finally:
-        file.close()
     return Meta.decode(data, path, defaults)

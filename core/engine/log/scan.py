@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import closing
 
 from curbstone.core.disk import Disk, File
 from curbstone.core.engine.log.commit import Segment
@@ -38,11 +39,8 @@ class Scan:
 
     def batches(self) -> Iterator[StoredBatch]:
         """Yield the good batches."""
-        file = self._disk.open(self._segment.path)
-        try:
+        with closing(self._disk.open(self._segment.path)) as file:
             yield from self.batches_in(file)
-        finally:
-            file.close()
 
     def batches_in(self, file: File) -> Iterator[StoredBatch]:
         """Yield the good batches of the segment, which is open as `file`."""

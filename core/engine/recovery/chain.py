@@ -12,6 +12,7 @@ leave") has the whole list, including redo files and directories.
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -149,11 +150,8 @@ class _Headers:
         )
 
     def _data(self, number: int) -> tuple[bytes, list[Range]]:
-        file = self._disk.open(self.path(number))
-        try:
+        with closing(self._disk.open(self.path(number))) as file:
             return read_around(file, 0, HEADLESS_BYTES_MAX)
-        finally:
-            file.close()
 
     def _remake(self, number: int) -> None:
         """Make a lost header again: the salt from the batches, the link to the segment before from the files' names.
