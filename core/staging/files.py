@@ -26,6 +26,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from curbstone.core.disk import NO_SPACE, Disk
+from curbstone.core.engine.log import file_view
 from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.errors import CurbstoneError, QueueFull, StagedDamaged, Unavailable, client_text
 from curbstone.core.staging.frames import QueueShare
@@ -153,11 +154,9 @@ def _decode_line(line: bytes) -> Marker:
 def read_file(disk: Disk, path: str) -> tuple[bytes, int] | None:
     """Return the contents of a file and how many places of it can't be read (zeros there), or None if it is missing."""
     try:
-        file = disk.open(path)
+        data, unreadable = file_view.read_file(disk, path)
     except FileNotFoundError:
         return None
-    with closing(file):
-        data, unreadable = read_around(file, 0, file.size())
     return data, len(unreadable)
 
 

@@ -29,6 +29,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from zlib import crc32
 
+from curbstone.core.engine.log.format import UnknownFormat
+
 REDO_FORMAT = 2
 _FORMAT_WITHOUT_GENERATION = 1
 REDO_MAGIC = b"CURBREDO"
@@ -86,13 +88,6 @@ class Decoded:
     """What does not check and may be the work of a crash, or costs nothing."""
 
 
-class UnknownRedoFormat(Exception):
-    """The file was written by a newer version of this program."""
-
-    def __init__(self, version: int) -> None:
-        super().__init__(f"redo format {version} is newer than {REDO_FORMAT}, the newest this version reads")
-
-
 def encode_header(header: Header) -> bytes:
     """Return one block of `BLOCK_BYTES` with a header."""
     start = _START.pack(REDO_MAGIC, REDO_FORMAT, header.salt, 0)[:-4]
@@ -115,7 +110,7 @@ def record_bytes(parts: int, size: int) -> int:
 
 
 def decode(data: bytes) -> Decoded:
-    """Return what a file says; raise UnknownRedoFormat for a newer format."""
+    """Return what a file says; raise UnknownFormat for a newer format."""
     found = Decoded()
     copies = [_header_at(data, at) for at in (0, BLOCK_BYTES)]
     if (old := _salt_of_format_1(data)) is not None:
@@ -153,7 +148,7 @@ def _header_at(data: bytes, at: int) -> Header | None:
     if start is None or start[0] == _FORMAT_WITHOUT_GENERATION:
         return None
     if start[0] != REDO_FORMAT:
-        raise UnknownRedoFormat(start[0])
+        raise UnknownFormat("redo", start[0], REDO_FORMAT)
     if len(data) < end:
         return None
     generation, size, crc = _HEADER.unpack_from(data, at + _START.size)

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 from curbstone.core.disk import OF_ONE_FILE, Disk
 from curbstone.core.engine.log.commit import ASIDE_SUFFIX, SEGMENT_SUFFIX, segment_path
-from curbstone.core.engine.log.file_view import Range, read_around
+from curbstone.core.engine.log.file_view import read_around, read_file
 from curbstone.core.engine.log.format import SEGMENT_BYTES, SegmentHeader, UnknownFormat, decode_segment_header
 from curbstone.core.errors import DataDirectoryError
-from curbstone.core.wal.redo_format import REDO_PREFIX, Redo, UnknownRedoFormat, decode
+from curbstone.core.wal.redo_format import REDO_PREFIX, Redo, decode
 
 logger = logging.getLogger("curbstone.core")
 
@@ -63,7 +63,7 @@ def read_redo(disk: Disk, name: str) -> RedoContents:
     """Return the contents of a redo file; raise DataDirectoryError for a newer format, of the file or of a segment."""
     contents = RedoContents(name)
     try:
-        data, unreadable = _read(disk, name)
+        data, unreadable = read_file(disk, name)
     except OSError as error:
         if error.errno not in OF_ONE_FILE:
             raise
@@ -72,7 +72,7 @@ def read_redo(disk: Disk, name: str) -> RedoContents:
     contents.denied += [f"bytes {start} to {end} can't be read" for start, end in unreadable]
     try:
         decoded = decode(data)
-    except UnknownRedoFormat as error:
+    except UnknownFormat as error:
         raise DataDirectoryError(f"{name}: {error}") from None
     contents.damage += decoded.damage
     contents.notes += decoded.notes
@@ -238,8 +238,3 @@ def _later(names: list[str], number: int) -> Iterator[str]:
         text = name.removesuffix(SEGMENT_SUFFIX)
         if text != name and text.isdigit() and int(text) > number:
             yield name
-
-
-def _read(disk: Disk, name: str) -> tuple[bytes, list[Range]]:
-    with closing(disk.open(name)) as file:
-        return read_around(file, 0, file.size())

@@ -18,6 +18,7 @@ from curbstone.access.tokens import decode as decode_tokens
 from curbstone.backup.archive import entries
 from curbstone.backup.files import BackupError
 from curbstone.core.engine.log.format import (
+    UnknownFormat,
     decode_entries,
     decode_notes,
     decode_segment_header,
@@ -34,7 +35,6 @@ from curbstone.core.options import QueueOptions, SyncMode, parse_size
 from curbstone.core.staging.files import decode_marker
 from curbstone.core.staging.frames import FrameCheck, FrameReader
 from curbstone.core.transactions.records import decode_records
-from curbstone.core.wal.redo_format import UnknownRedoFormat
 from curbstone.core.wal.redo_format import decode as decode_redo
 from curbstone.gateway.formats.cloud_events import header_of_value, value_of_header
 from curbstone.gateway.formats.cloud_events import parse as parse_event
@@ -235,7 +235,7 @@ def archive(data: bytes) -> None:
 
 @target
 def redo(data: bytes) -> None:
-    with suppress(UnknownRedoFormat):
+    with suppress(UnknownFormat):
         decode_redo(data)
 
 

@@ -86,7 +86,7 @@ class Publishes:
         self.bytes = 0
         """Bytes of the entries of these messages."""
         self.traits = 0
-        """What at least one of the messages has; see `Placed`."""
+        """What at least one of the messages has; see `Index.add`."""
         self.tx = 0
         """If the batch is a part of a transaction over several queues: its number in the broker's journal, else 0."""
         self.atomic: list[AtomicWrite] = []

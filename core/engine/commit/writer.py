@@ -22,7 +22,6 @@ from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.compaction.relocate import CopySource
 from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.delivery.pop import Pops
-from curbstone.core.engine.index.index import Placed
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES
 from curbstone.core.engine.log.room import RELEASE_BYTES
@@ -360,8 +359,8 @@ class Writer:
         parts, state, segment = self._parts, self._state, commit.segment
         publishes, records = batch.publishes, batch.records
         if publishes.messages:
-            where = segment, batch.start, batch.end, publishes.bytes
-            parts.index.add(Placed(publishes.messages, *where, publishes.traits))
+            size, traits = publishes.bytes, publishes.traits
+            parts.index.add(publishes.messages, segment, batch.start, batch.end, size, traits)
             if publishes.names is not None and publishes.names.replaced:
                 publishes.names.settle()
             state.committed_end = publishes.messages[-1].seq + 1

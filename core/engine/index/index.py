@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
-from typing import NamedTuple
 
 from curbstone.core.engine.index.copies import CopyBatch, insert_copies
 from curbstone.core.engine.index.due import Expiries
@@ -28,23 +27,10 @@ from curbstone.core.orders import PRIORITY_DEFAULT, priority_of
 from curbstone.core.values import UNNAMED, Done
 
 DELAYS, EXPIRIES, GROUPS, LEVELS = 1, 2, 4, 8
-"""Bits of `Placed.traits`: some message has a delay, an expiry, names its groups, or has a level of its own."""
+"""Traits of messages, as bits: some have a delay, an expiry, name their groups, or have a level of their own."""
 
 _DIGITS = [bytes([ord("1") if byte == level else ord("0") for byte in range(256)]) for level in range(16)]
 """By level, a table that translates the levels of messages to the digits of a mask."""
-
-
-class Placed(NamedTuple):
-    """Messages that a commit has put on disk, and where they lie."""
-
-    messages: list[Message]
-    segment: Segment
-    start: int
-    end: int
-    size: int
-    """Bytes of their entries."""
-    traits: int
-    """What at least one of the messages has; 0 if all are plain."""
 
 
 _seq = attrgetter("seq")
@@ -59,16 +45,8 @@ class Index:
     """The runs, the groups and the reader of one queue."""
 
     __slots__ = (
-        "_wakeups",
-        "_state",
-        "_when_settled",
-        "dynamic_groups",
-        "expiries",
-        "groups",
-        "reader",
-        "runs",
-        "unnamed",
-    )
+        "_state", "_wakeups", "_when_settled", "dynamic_groups", "expiries", "groups", "reader", "runs", "unnamed",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -283,13 +261,15 @@ class Index:
             self.reader.forget(run)
             self.runs.drop(run)
 
-    def add(self, placed: Placed) -> None:
-        """Take in published messages that are on disk now."""
-        messages, size = placed.messages, placed.size
+    def add(self, messages: list[Message], segment: Segment, start: int, end: int, size: int, traits: int) -> None:
+        """Take in published messages that are on disk now, in one batch; their entries have `size` bytes.
+
+        `traits` are what at least one of the messages has; 0 if all are plain.
+        """
         self._state.stats.published += len(messages)
         first = messages[0].seq
         bits = (1 << len(messages)) - 1
-        run, is_new = self.runs.append(first, bits, placed.segment, placed.start, placed.end, size)
+        run, is_new = self.runs.append(first, bits, segment, start, end, size)
         if is_new:
             run.time_ms = messages[0].timestamp_ms
         for message in messages:
@@ -297,7 +277,7 @@ class Index:
                 run.is_keyed = True
                 break
         shift = first - run.first
-        if placed.traits & GROUPS:
+        if traits & GROUPS:
             for message in messages:
                 bit = 1 << (message.seq - run.first)
                 run.naming |= bit if message.groups else 0
@@ -308,20 +288,20 @@ class Index:
             run.bits |= bits << shift
             self.unnamed.pends(len(messages))
         self.reader.keep(run, is_new, messages, size)
-        if placed.traits & LEVELS:
+        if traits & LEVELS:
             levels = bytes([each.orders.level if each.orders is not None else 0 for each in messages])
             self.rank(run, first, levels, are_new=True)
-            for message in messages if placed.traits & GROUPS else messages[:1]:
-                of_these = 1 << (message.seq - run.first) if placed.traits & GROUPS else bits << shift
+            for message in messages if traits & GROUPS else messages[:1]:
+                of_these = 1 << (message.seq - run.first) if traits & GROUPS else bits << shift
                 for name in self.entitled(message):
                     self.groups[name].count_levels(run, of_these, 1)
         if self._state.options.fair:
-            some = messages if placed.traits & GROUPS else messages[:1]
+            some = messages if traits & GROUPS else messages[:1]
             for name in {name: None for message in some for name in self.entitled(message)}:
                 self.groups[name].enter_new(run, messages)
-        if placed.traits & EXPIRIES:
+        if traits & EXPIRIES:
             self.expiries.note(run, min([message.expires_ms for message in messages if message.expires_ms]))
-        if placed.traits & DELAYS:
+        if traits & DELAYS:
             self._delay([message for message in messages if message.delay_ms])
 
     def rank(self, run: Run, first: int, levels: bytes, *, are_new: bool = False) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+from contextlib import closing
 
-from curbstone.core.disk import File
+from curbstone.core.disk import Disk, File
 
 WINDOW_BYTES = 2 * 1024 * 1024
 PAGE_BYTES = 4096
@@ -41,6 +42,12 @@ def read_around(file: File, offset: int, size: int) -> tuple[bytes, list[Range]]
         parts.append(part)
         offset = following
     return b"".join(parts), bad
+
+
+def read_file(disk: Disk, path: str, most: int = 0) -> tuple[bytes, list[Range]]:
+    """Return a file, or its first `most` bytes if that is not 0, and which of them could not be read; raise OSError."""
+    with closing(disk.open(path)) as file:
+        return read_around(file, 0, most or file.size())
 
 
 class Window:

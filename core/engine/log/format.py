@@ -184,7 +184,7 @@ def decode_segment_header(data: bytes) -> SegmentHeader | None:
         magic, version, *numbers, crc = _SEGMENT.unpack_from(data, offset)
         if magic == SEGMENT_MAGIC and crc32(data[offset : offset + _SEGMENT.size - 4]) == crc:
             if version not in (FORMAT_WITHOUT_REDO, FORMAT):
-                raise UnknownFormat(version)
+                raise UnknownFormat("log", version, FORMAT)
             return SegmentHeader._make([*numbers, version])
     return None
 
@@ -192,8 +192,8 @@ def decode_segment_header(data: bytes) -> SegmentHeader | None:
 class UnknownFormat(Exception):
     """The file was written by a newer version of this program."""
 
-    def __init__(self, version: int) -> None:
-        super().__init__(f"log format {version} is newer than {FORMAT}, the newest this version reads")
+    def __init__(self, kind: str, version: int, newest: int) -> None:
+        super().__init__(f"{kind} format {version} is newer than {newest}, the newest this version reads")
 
 
 def entry_bytes(message: Message) -> int:

@@ -10,13 +10,12 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 from zlib import crc32
 
 from curbstone.core.disk import Disk, replace_file
-from curbstone.core.engine.log.file_view import read_around
+from curbstone.core.engine.log.file_view import read_file
 from curbstone.core.errors import CurbstoneError, DataDirectoryError, MetaDamaged
 from curbstone.core.names import QueueName, stored_name
 from curbstone.core.options import QueueOptions, is_valid
@@ -217,11 +216,9 @@ def load_meta(disk: Disk, directory: str, defaults: QueueOptions) -> Meta | None
     """Return a queue's `meta`, or None if the queue was never completely created. Blocking."""
     path = f"{directory}/meta"
     try:
-        file = disk.open(path)
+        data, unreadable = read_file(disk, path, META_BYTES_MAX + 64)
     except FileNotFoundError:
         return None
-    with closing(file):
-        data, unreadable = read_around(file, 0, META_BYTES_MAX + 64)
-        if unreadable:
-            raise MetaDamaged(f"{path} can't be read: the disk reports an error")
+    if unreadable:
+        raise MetaDamaged(f"{path} can't be read: the disk reports an error")
     return Meta.decode(data, path, defaults)

@@ -12,13 +12,12 @@ leave") has the whole list, including redo files and directories.
 from __future__ import annotations
 
 import re
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from curbstone.core.disk import Disk
 from curbstone.core.engine.log.commit import Segment, segment_path
-from curbstone.core.engine.log.file_view import Range, read_around
+from curbstone.core.engine.log.file_view import read_around, read_file
 from curbstone.core.engine.log.format import (
     ENTRY_BYTES,
     FORMAT,
@@ -146,12 +145,9 @@ class _Headers:
     def _stray(self, number: int, header: SegmentHeader) -> Stray:
         is_own = header.uid == self._uid
         return Stray(
-            self.path(number), number, header.number, is_own, next_seq_hint(self._data(number)[0]) if is_own else 1
+            *(self.path(number), number, header.number, is_own),
+            next_seq_hint(read_file(self._disk, self.path(number), HEADLESS_BYTES_MAX)[0]) if is_own else 1,
         )
-
-    def _data(self, number: int) -> tuple[bytes, list[Range]]:
-        with closing(self._disk.open(self.path(number))) as file:
-            return read_around(file, 0, HEADLESS_BYTES_MAX)
 
     def _remake(self, number: int) -> None:
         """Make a lost header again: the salt from the batches, the link to the segment before from the files' names.
@@ -159,7 +155,7 @@ class _Headers:
         If that fails and the file holds something, it is set aside. A file without a header can also be left by a
         creation that a crash has undone. Then its header is zeros, or nothing is behind it, and it is not set aside.
         """
-        data, unreadable = self._data(number)
+        data, unreadable = read_file(self._disk, self.path(number), HEADLESS_BYTES_MAX)
         before = self.below(number)
         last_batch = self._last_batch(before)
         salt = find_salt(data, last_batch)

@@ -7,12 +7,12 @@ from zlib import crc32
 
 import pytest
 
+from curbstone.core.engine.log.format import UnknownFormat
 from curbstone.core.wal.redo_format import (
     BLOCK_BYTES,
     RECORDS_AT,
     Header,
     Part,
-    UnknownRedoFormat,
     decode,
     encode_header,
     encode_record,
@@ -173,7 +173,7 @@ def test_a_newer_format_is_reported_and_not_read() -> None:
     data = bytearray(encode_header(HEADER))
     data[8] = 3
     data[16:20] = crc32(data[:16]).to_bytes(4, "little")
-    with pytest.raises(UnknownRedoFormat, match="redo format 3 is newer than 2"):
+    with pytest.raises(UnknownFormat, match="redo format 3 is newer than 2"):
         decode(bytes(data))
 
 
