@@ -40,7 +40,6 @@ Changes = dict[tuple[Note, bytes], bytes]
 
 
 def put(changes: Changes, note: Note, value: bytes) -> None:
-    """Add a fact."""
     changes[note, KINDS[note].key_of(value)] = value
 
 
@@ -295,13 +294,11 @@ class Facts:
         return decode_producer(self.get(Note.PRODUCER, producer))
 
     def staged(self, number: int) -> int:
-        """Return how many messages of a staged transaction are in the log."""
         return decode_staged(self.get(Note.STAGED, staged_key(number)))
 
     # --- declared groups
 
     def loss(self, group: str) -> Loss:
-        """Return what a declared group has lost."""
         return decode_loss(self.get(Note.LOSS, group.encode()))
 
     def lose(self, group: str, count: int, floor: int) -> None:

@@ -95,7 +95,6 @@ def encode_seq(group: str, seq: int) -> bytes:
 
 
 def decode_seq(value: bytes | None) -> int:
-    """Return the seq of such a fact, 0 for none."""
     return int.from_bytes(value[:8], "little") if value else 0
 
 
@@ -105,12 +104,10 @@ def encode_rank(group: str, level: int, seq: int) -> bytes:
 
 
 def rank_key(group: str, level: int) -> bytes:
-    """Return the key of such a fact."""
     return bytes([level]) + group.encode()
 
 
 def decode_rank(value: bytes) -> tuple[str, int, int]:
-    """Return the group, level and seq of such a fact."""
     return value[9:].decode(), value[8], int.from_bytes(value[:8], "little")
 
 
@@ -127,12 +124,10 @@ class Dedup(NamedTuple):
     digest: bytes
 
     def encode(self) -> bytes:
-        """Return the fact."""
         return _DEDUP.pack(*self)
 
 
 def decode_dedup(value: bytes) -> Dedup:
-    """Return what a fact says."""
     return Dedup(*_DEDUP.unpack(value))
 
 
@@ -140,12 +135,10 @@ def decode_dedup(value: bytes) -> Dedup:
 
 
 def encode_staged(number: int, messages: int) -> bytes:
-    """Return the fact that the log has so many messages of a staged transaction."""
     return _STAGED.pack(number, messages)
 
 
 def staged_key(number: int) -> bytes:
-    """Return the key of a staged transaction."""
     return number.to_bytes(8, "little")
 
 
@@ -165,12 +158,10 @@ class Loss(NamedTuple):
 
 
 def encode_loss(group: str, loss: Loss) -> bytes:
-    """Return the fact that a group has lost messages."""
     return _LOSS.pack(*loss) + group.encode()
 
 
 def decode_loss(value: bytes | None) -> Loss:
-    """Return what a group has lost."""
     return Loss(*_LOSS.unpack_from(value)) if value else Loss()
 
 
@@ -178,7 +169,6 @@ def decode_loss(value: bytes | None) -> Loss:
 
 
 def encode_producer(producer: bytes, last: LastNumber) -> bytes:
-    """Return the fact that a producer has stored its messages up to this one."""
     return _PRODUCER.pack(producer, *last)
 
 
@@ -201,7 +191,6 @@ def since_of(value: bytes) -> int:
 
 
 def seq_of(value: bytes) -> int:
-    """Return the seq of the message that has a name."""
     return int.from_bytes(value[:8], "little")
 
 
@@ -214,14 +203,12 @@ def until_delivered(value: bytes) -> bool:
 
 
 def encode_tally(key: bytes, tally: Tally) -> bytes:
-    """Return the fact that has the tally of a batch."""
     batch, counts = tally.id.encode(), (tally.size, tally.stored, *tally.ended)
     head = _TALLY.pack(key, tally.first, tally.begun_ms, tally.changed_ms, *counts, len(batch))
     return head + batch + tally.to.encode()
 
 
 def decode_tally(value: bytes) -> Tally:
-    """Return the tally in such a fact."""
     _, first, begun_ms, changed_ms, size, stored, *ended, id_bytes = _TALLY.unpack_from(value)
     end = _TALLY.size + id_bytes
     batch, to = value[_TALLY.size : end].decode(), value[end:].decode()

@@ -71,7 +71,6 @@ class Members:
         """In the order of their seqs."""
 
     def add(self, seq: int, batch: bytes) -> None:
-        """Add a message."""
         at = bisect_right(self._firsts, seq)
         stretch = self.stretches[at - 1] if at else None
         place = seq - stretch.first if stretch is not None else 0

@@ -92,7 +92,6 @@ class Index:
         return [UNNAMED, *(name for name, start in self._state.meta.groups.items() if message.seq >= start)]
 
     def entitled_count(self, message: Message) -> int:
-        """Return how many groups will see a message that is being published."""
         return len(message.groups) or 1 + len(self._state.meta.groups)
 
     def insert_copies(self, copies: list[Message], names: Mapping[int, Iterable[str]], where: CopyBatch) -> None:

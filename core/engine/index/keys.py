@@ -477,7 +477,6 @@ class Keys:
     # --- all
 
     def all(self) -> list[Key]:
-        """Return all keys that are known."""
         return list(self._table.values())
 
     def _forget(self, key: Key) -> None:

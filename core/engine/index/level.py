@@ -52,8 +52,6 @@ class Taken:
 
 
 class Level:
-    """See the module's docstring."""
-
     __slots__ = (
         "_is_loading", "_page", "_waited", "cursor", "delivered", "delivered_logged", "number", "pending", "recovered",
         "returned", "rewound", "run", "stuck_at",
@@ -88,7 +86,6 @@ class Level:
         """Whether messages of `run` wait for others of their keys."""
 
     def rewind(self, group: Group) -> None:
-        """Let the cursor start over."""
         self._move(group, None)
         self.rewound = max(self.rewound, self.cursor)
         self.cursor = 0

@@ -34,11 +34,9 @@ class Line:
 
     @property
     def is_offered(self) -> bool:
-        """Whether a row may be served."""
         return bool(self._by_count)
 
     def next(self) -> Row | None:
-        """Return the row that is served next."""
         if not self._by_count:
             return None
         rows = self._by_count.get(self._fewest)

@@ -297,7 +297,6 @@ def _take_extras(message: Message, data: bytes, offset: int, size: int) -> None:
 
 
 def decode_groups(data: bytes, offset: int, size: int) -> tuple[str, ...]:
-    """Return the groups that the `size` bytes of extras at `offset` name."""
     names = data[offset + _EXTRAS.size : offset + size].decode()
     return tuple(names.split(",")) if names else ()
 
@@ -485,7 +484,6 @@ def encode_note(kind: Note, payload: bytes) -> bytes:
 
 
 def encode_log_start(number: int) -> bytes:
-    """Return the note that segments below `number` are lost."""
     return encode_note(Note.LOG_START, number.to_bytes(8, "little"))
 
 
@@ -499,5 +497,4 @@ def decode_notes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, byte
 
 
 def decode_log_start(payload: bytes) -> int:
-    """Return the segment number of such a note."""
     return int.from_bytes(payload[:8], "little")
