@@ -103,7 +103,7 @@ class Broker:
             erasing=self._erasing,
             find=self.get,
         )
-        self._directories = Directories(AlarmingHost(host, self.alarms, "making and removing queues"), disk)
+        self._directories = Directories(self.shared)
         self.left: dict[str, str] = {}
         """The directories of queues that can't be served, with the reasons."""
         self.staging = Staging(self.shared, self, salt, max_staged, staged_ttl_ms)
@@ -485,7 +485,7 @@ class Broker:
     def shutdown(self, on_done: Callable[[], None]) -> None:
         self._fanouts.finish()
         self.shared.is_stopping = True
-        self._directories.is_stopping = self.alarms.is_stopping = True
+        self.alarms.is_stopping = True
         self.staging.stop()
         self._shutdown(on_done)
 

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import takewhile
 
-from curbstone.core.disk import Disk
+from curbstone.core.engine.disk_alarms import AlarmingHost
+from curbstone.core.engine.shared import Shared
 from curbstone.core.errors import CurbstoneError, Unavailable, client_text, shutting_down
-from curbstone.core.host import Host, Job
+from curbstone.core.host import Job
 from curbstone.core.names import QueueName
 from curbstone.core.values import Done
 
@@ -47,11 +48,11 @@ class Removal:
 
 
 class Directories:
-    def __init__(self, host: Host, disk: Disk) -> None:
-        self._host = host
-        self._disk = disk
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._host = AlarmingHost(shared.host, shared.alarms, "making and removing queues")
+        self._disk = shared.disk
         self._removals: dict[QueueName, list[Removal]] = {}
-        self.is_stopping = False
 
     @property
     def is_working(self) -> bool:
@@ -125,7 +126,7 @@ class Directories:
     def _try_again(self, removal: Removal) -> None:
         if removal.is_working or removal not in self._removals.get(removal.name, ()):
             return
-        if self.is_stopping:
+        if self._shared.is_stopping:
             self._host.call_soon(lambda: self._notify(removal, shutting_down()))
             return
         removal.is_working = True
@@ -158,7 +159,7 @@ class Directories:
 
     def _empty(self, removal: Removal) -> None:
         def job() -> None:
-            if removal.name.is_private and self.is_stopping:  # a stop does not wait for what the next start removes
+            if removal.name.is_private and self._shared.is_stopping:  # the next start removes them
                 return
             with suppress(FileNotFoundError):
                 self._disk.remove_tree(removal.gone)

@@ -256,13 +256,11 @@ class Queue:
 
     def consumers(self) -> list[Consumer]:
         """Return the consumers of all groups, except those that are paused."""
-        return [consumer for consumer in self._consumers() if not consumer.paused]
-
-    def _consumers(self) -> list[Consumer]:
-        return [each for each in self.dispatcher.attached if isinstance(each, Consumer)]
+        return [each for each in self.dispatcher.attached if isinstance(each, Consumer) and not each.paused]
 
     def holders(self, seq: int = 0) -> list[Holder]:
-        return holders(self._consumers(), self.leases.all(), waiting(self.dispatcher), seq)
+        consumers = [each for each in self.dispatcher.attached if isinstance(each, Consumer)]
+        return holders(consumers, self.leases.all(), waiting(self.dispatcher), seq)
 
     def _watch_use(self) -> None:
         """Delete the queue when it has been unused for as long as its option `unused` says."""

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from curbstone.core.engine.commit.meta_writer import MetaWriter
 from curbstone.core.engine.compaction.cleaner import Cleaner
-from curbstone.core.engine.facts.kinds import Loss
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.runs import Run, ranges_of
 from curbstone.core.engine.log.format import Reason
@@ -110,10 +109,6 @@ class ReadingGroups:
     def position(self, name: str) -> int:
         return self.declared(name).first_pending(self.next)
 
-    def loss(self, name: str) -> Loss:
-        """Return what a group has lost: nothing below the loss's floor is pending in it."""
-        return self._parts.facts.loss(name)
-
     def first(self) -> int:
         for run in self._parts.index.runs:
             if run.live():
@@ -122,7 +117,7 @@ class ReadingGroups:
 
     def info(self, name: str) -> GroupInfo:
         group = self.declared(name)
-        loss = self.loss(name)
+        loss = self._parts.facts.loss(name)
         on_full = "skip" if name in self._parts.state.meta.skips else "hold"
         position = group.first_pending(self.next)
         return GroupInfo(
@@ -302,7 +297,7 @@ class ReadingGroups:
 
     def floor(self, name: str) -> int:
         self.declared(name)
-        return self.loss(name).floor
+        return self._parts.facts.loss(name).floor
 
     def find_time(self, timestamp_ms: int, on_done: Found) -> None:
         seek_by_time(self._parts, timestamp_ms, on_done)
@@ -323,7 +318,7 @@ class ReadingGroups:
             lost = 0
         else:
             first = self.position(wanted.group)
-            floor, lost = self.loss(wanted.group)
+            floor, lost = self._parts.facts.loss(wanted.group)
         if wanted.start < floor:
             text = f"messages {wanted.start} to {floor - 1} are no longer in the log; continue at {first}"
             raise Gone(text, first=first, epoch=self._parts.state.uid, lost=lost)

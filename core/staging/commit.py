@@ -114,7 +114,7 @@ class StagedCommit:
         self._refusal = self._refusal or error
         if self._asked:
             return
-        if self._area.is_stopping:
+        if self._area.shared.is_stopping:
             self._refusal = shutting_down()
         if self._refusal is not None:
             self._fail(self._refusal)
@@ -155,7 +155,7 @@ class StagedCommit:
 
     def _unmark(self, answer: CurbstoneError) -> None:
         """Remove a marker that may be durable or not. Try until that is durable; only then nothing has happened."""
-        if self._area.is_stopping:
+        if self._area.shared.is_stopping:
             return  # the caller was asked to try again, and the next start sees whether the marker is there
         transaction, directory = self._transaction, self._transaction.directory
 

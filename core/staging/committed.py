@@ -27,9 +27,9 @@ from itertools import islice
 from typing import NamedTuple
 from zlib import crc32
 
-from curbstone.core.disk import Disk, File, replace_file
+from curbstone.core.disk import File, replace_file
+from curbstone.core.engine.shared import Shared
 from curbstone.core.errors import shutting_down
-from curbstone.core.host import Host
 from curbstone.core.staging.files import ROOT, read_file
 from curbstone.core.staging.identity import HASH_BYTES, Hash, Series
 from curbstone.core.values import Done
@@ -115,9 +115,10 @@ def _record(data: bytes, place: int) -> CommittedId | None:
 class CommittedIds:
     """The ids in memory and in both files. `recover` blocks; later the files are written by jobs, one at a time."""
 
-    def __init__(self, host: Host, disk: Disk) -> None:
-        self._host = host
-        self._disk = disk
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._host = shared.host
+        self._disk = shared.disk
         self._ids: dict[bytes, int] = {}
         """By hash, the oldest first: time and messages (of a series, its last number), in one number to save memory."""
         self._files: list[File] = []
@@ -128,7 +129,6 @@ class CommittedIds:
         self.is_working = False
         """Whether a job is under way."""
         self._is_full = False
-        self.is_stopping = False
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -268,7 +268,7 @@ class CommittedIds:
                 self._flush()
                 return
             logger.error("%s can't be written: %s", PATHS[0], error)
-            if self.is_stopping:
+            if self._shared.is_stopping:
                 for _, on_done in waiting:
                     on_done(shutting_down())
                 return
@@ -278,7 +278,7 @@ class CommittedIds:
         self._host.submit(job, done)
 
     def _try_again(self) -> None:
-        if not self.is_stopping:
+        if not self._shared.is_stopping:
             self._flush()
 
     def _all(self) -> bytes:

@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from curbstone.core.engine.disk_alarms import AlarmingHost
 from curbstone.core.engine.facts.kinds import staged_key
 from curbstone.core.engine.log.format import Note
 from curbstone.core.engine.queue import Queue
@@ -74,12 +73,12 @@ class Staging:
     """All staged transactions of a broker. Implements `core.port_staging.Staging`."""
 
     def __init__(self, shared: Shared, queues: Queues, salt: Callable[[], int], bytes_max: int, ttl_ms: int) -> None:
-        host = self.host = AlarmingHost(shared.host, shared.alarms, "staged transactions")
+        self.area = StagingArea(shared, bytes_max)
+        self.host = self.area.host
         self.disk = shared.disk
-        self.area = StagingArea(host, shared.disk, bytes_max)
         self._queues = queues
         self._queue = queues.get
-        self.committed = CommittedIds(shared.host, shared.disk)
+        self.committed = CommittedIds(shared)
         self._ttl_ms = ttl_ms
         self._salt = salt
         self._transactions: dict[bytes, StagedTransaction] = {}
@@ -214,7 +213,7 @@ class Staging:
         return StagedStatus(State.COMMITTED, [], messages)
 
     def _check_running(self) -> None:
-        if self.area.is_stopping:
+        if self.area.shared.is_stopping:
             raise shutting_down()
 
     def _apply(
@@ -223,7 +222,7 @@ class Staging:
         """Put the messages of a committed transaction into their queues. After a stop, the next start continues."""
         application = Application(transaction, marker, targets, self._applied, is_checked=is_checked)
         self._applications.add(application)
-        if self.area.is_stopping:
+        if self.area.shared.is_stopping:
             application.stop()
         self.host.call_soon(application.go_on)
 
@@ -288,7 +287,7 @@ class Staging:
         def again() -> None:
             nonlocal on_done
             on_done = ignore
-            if not self.area.is_stopping:
+            if not self.area.shared.is_stopping:
                 transaction.submit(job, done)
 
         transaction.when_idle(lambda: transaction.submit(job, done))
@@ -305,7 +304,7 @@ class Staging:
 
     def _drop_idle(self) -> None:
         self._timer_is_set = False
-        if self.area.is_stopping:
+        if self.area.shared.is_stopping:
             return
         oldest_ms = self.host.now_ms() - self._ttl_ms
         for transaction in list(self._transactions.values()):
@@ -419,8 +418,6 @@ class Staging:
 
     def stop(self) -> None:
         """Take nothing more. Transactions that were committed and are not applied yet are applied at the next start."""
-        self.area.is_stopping = True
-        self.committed.is_stopping = True
         for application in self._applications:
             application.stop()
         for transaction in self._transactions.values():

@@ -17,7 +17,8 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from curbstone.core.disk import Disk
+from curbstone.core.engine.disk_alarms import AlarmingHost
+from curbstone.core.engine.shared import Shared
 from curbstone.core.errors import (
     AlreadyCommitted,
     BadRequest,
@@ -28,7 +29,7 @@ from curbstone.core.errors import (
     StagedDamaged,
     Unavailable,
 )
-from curbstone.core.host import Host, Job, JobDone
+from curbstone.core.host import Job, JobDone
 from curbstone.core.staging.files import ROOT, Part
 from curbstone.core.staging.identity import Hash, Series
 from curbstone.core.values import NOBODY, State
@@ -67,10 +68,10 @@ def stager_of(parts: Iterable[Part]) -> StagedBy:
 class StagingArea:
     """What all staged transactions share: host and disk, and the limit of the bytes that are staged."""
 
-    def __init__(self, host: Host, disk: Disk, bytes_max: int) -> None:
-        self.host = host
-        self.disk = disk
-        self.is_stopping = False
+    def __init__(self, shared: Shared, bytes_max: int) -> None:
+        self.shared = shared
+        self.host = AlarmingHost(shared.host, shared.alarms, "staged transactions")
+        self.disk = shared.disk
         self.bytes = 0
         """The bytes that all parts count for, including those that are coming in."""
         self.bytes_max = bytes_max

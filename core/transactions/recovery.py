@@ -28,13 +28,9 @@ class MissingParts:
         self._waiting.append(fn)
         self._notify()
 
-    def added(self) -> None:
-        """A queue has one more to write."""
-        self._left += 1
-
-    def written(self) -> None:
-        """A queue has written one, or will not."""
-        self._left -= 1
+    def count(self, parts: int) -> None:
+        """Count parts that queues have to write, or, as a negative number, that they have written or will not."""
+        self._left += parts
         self._notify()
 
     def _notify(self) -> None:
@@ -59,7 +55,7 @@ def replay_transactions(tx_log: TxLog, queues: Iterable[Queue], left: Collection
 
 
 def _write(tx_log: TxLog, queue: Queue, part: Recorded, missing: MissingParts) -> None:
-    missing.added()
+    missing.count(1)
     publish = AtomicWrite(part.messages, partial(_written, tx_log, part, missing), 1)
     publish.tx = part.tx
     publish.records = [queue.index.settle_replayed(settled) for settled in part.settled]
@@ -77,4 +73,4 @@ def _written(
 ) -> None:
     if not isinstance(error, Unavailable):  # if it is, the next start writes the part
         tx_log.part_done(part.tx, part.uid)
-    missing.written()
+    missing.count(-1)

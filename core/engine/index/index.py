@@ -36,11 +36,6 @@ _DIGITS = [bytes([ord("1") if byte == level else ord("0") for byte in range(256)
 _seq = attrgetter("seq")
 
 
-def _at_once(on_done: Done) -> None:
-    """Call back at once, for a queue that writes nothing: all that is settled in it is on disk already."""
-    on_done(None)
-
-
 class Index:
     """The runs, the groups and the reader of one queue."""
 
@@ -54,11 +49,11 @@ class Index:
         wakeups: Wakeups,
         log: Log,
         groups_in_use: Callable[[], Set[str]] = frozenset,
-        when_settled: Callable[[Done], None] = _at_once,
+        when_settled: Callable[[Done], None] = lambda on_done: on_done(None),
     ) -> None:
         """`groups_in_use` returns the names of the groups that are needed elsewhere, for example by consumers.
 
-        `when_settled` calls back when everything that was settled so far is on disk.
+        `when_settled` calls back when everything that was settled so far is on disk. Without it nothing is written.
         """
         self._state = state
         self._wakeups = wakeups

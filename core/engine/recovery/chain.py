@@ -98,7 +98,7 @@ class _Headers:
         self._disk = disk
         self._directory = directory
         self._uid = uid
-        self._sizes: dict[int, int] = {}
+        self.sizes: dict[int, int] = {}
         self.found: dict[int, SegmentHeader | None] = {}
         self.remade: set[int] = set()
         self.aside: dict[int, int] = {}
@@ -130,7 +130,7 @@ class _Headers:
         file = self._disk.open(self.path(number))
         try:
             header = decode_segment_header(read_around(file, 0, SEGMENT_BYTES)[0])
-            self._sizes[number] = file.size()
+            self.sizes[number] = file.size()
         except UnknownFormat as error:
             raise DataDirectoryError(f"{self.path(number)}: {error}") from error
         finally:
@@ -160,23 +160,20 @@ class _Headers:
         last_batch = self._last_batch(before)
         salt = find_salt(data, last_batch)
         if salt is not None:
-            numbers = (number, before, self.size(before) if before else 0, 1, 1, last_batch + 1, 0)
+            numbers = (number, before, self.sizes[before] if before else 0, 1, 1, last_batch + 1, 0)
             self.found[number] = SegmentHeader(salt, self._uid, *numbers)
             self.remade.add(number)
         elif unreadable or (any(data[:SEGMENT_BYTES]) and any(data[SEGMENT_BYTES:])):
             self.aside[number] = next_seq_hint(data)
             if self.aside[number] == 1:  # no seq can be seen: count as many as fit, so that none is used twice
-                self.hidden += self.size(number) // ENTRY_BYTES
-
-    def size(self, number: int) -> int:
-        return self._sizes[number]
+                self.hidden += self.sizes[number] // ENTRY_BYTES
 
     def _last_batch(self, number: int) -> int:
         """Return the number of the last good batch of a segment, or 0 if that can't be known."""
         header = self.found.get(number)
         if header is None:
             return 0
-        size = self.size(number)
+        size = self.sizes[number]
         scan = Scan(self._disk, Segment(number, self.path(number), header.salt, size, size), 0, is_active=True)
         for _ in scan.batches():
             pass
@@ -199,7 +196,7 @@ def find_chain(disk: Disk, directory: str, uid: int) -> Chain:
             number, end = files.below(number), None
             continue
         header = headers[number]
-        size = files.size(number)
+        size = files.sizes[number]
         salt = header.salt if header else 0
         segment = Segment(number, files.path(number), salt, size if end is None else min(end, size), size)
         segment.is_redoable = header is not None and header.format >= FORMAT and number not in files.remade
