@@ -195,7 +195,7 @@ class Broker:
             queue.log.recovered([queue.log.create(queue.state.next_seq, replay.first_number)], replay.first_number)
             self.disk.sync_dir(directory)
         earlier = self._queues.get(meta.name)
-        if earlier is None or self._takes_over(queue, earlier):
+        if earlier is None or self._resolve_twin(queue, earlier):
             self._add(queue)
 
     def _leave(self, entry: str, text: str) -> None:
@@ -203,7 +203,7 @@ class Broker:
         self.left[entry[:12]] = text
         logger.error("damaged: %s; the queue is not served, see curbstone repair", text)
 
-    def _takes_over(self, queue: LocalQueue, other: LocalQueue) -> bool:
+    def _resolve_twin(self, queue: LocalQueue, other: LocalQueue) -> bool:
         """Decide between two directories of one queue, which earlier versions could leave; return whether `queue` wins.
 
         If one of them was never written to, it is removed. Otherwise the one that was written to last is served, and
@@ -492,7 +492,7 @@ class Broker:
     def _shutdown(self, on_done: Callable[[], None]) -> None:
         working = [q for q in self._queues.values() if q.is_working or not (q.writer.owes_nothing or q.state.failure)]
         others = (self._directories, self.staging, self.tx_log)
-        if working or self._turns or any(each.is_working for each in others) or not self.syncer.is_cleared():
+        if working or self._turns or any(each.is_working for each in others) or not self.syncer.clear():
             self.host.call_later(CLOSE_POLL_MS, lambda: self._shutdown(on_done))
             return
         for queue in list(self._queues.values()):

@@ -156,7 +156,7 @@ def _batch_start(disk: Disk, segment: Segment, offset: int) -> int:
         start = SEGMENT_BYTES
         if _is_batch(window, offset, segment.salt):
             return offset
-        while start < offset and window.have(start, BATCH_BYTES):
+        while start < offset and window.load(start, BATCH_BYTES):
             header = decode_batch_header(window.data, start - window.start)
             if header is None or start + header.length > offset:
                 break
@@ -165,8 +165,8 @@ def _batch_start(disk: Disk, segment: Segment, offset: int) -> int:
 
 
 def _is_batch(window: Window, offset: int, salt: int) -> bool:
-    header = decode_batch_header(window.data, offset - window.start) if window.have(offset, BATCH_BYTES) else None
-    if header is None or not window.have(offset, header.length):
+    header = decode_batch_header(window.data, offset - window.start) if window.load(offset, BATCH_BYTES) else None
+    if header is None or not window.load(offset, header.length):
         return False
     return batch_at(window.data, offset - window.start, salt) is not None
 

@@ -409,7 +409,7 @@ class SyncGroup(Syncer):
         else:
             self._retire(redo)
 
-    def is_cleared(self) -> bool:
+    def clear(self) -> bool:
         """The server stops: remove the redo files that can be removed soon; the next start does it with the others.
 
         Return whether nothing is under way any more.

@@ -230,7 +230,7 @@ class Batch:
         facts: Changes = {}
         state, publishes = self._parts.state, self.publishes
         if publishes.names is not None:
-            publishes.names.facts(facts)
+            publishes.names.add_facts(facts)
         if publishes.numbering is not None:
             for producer, last in publishes.numbering.coming.items():
                 put(facts, Note.PRODUCER, encode_producer(producer, last))

@@ -190,7 +190,7 @@ class Names:
             if (group := self._parts.index.groups.get(name)) is not None:
                 group.set_back(seq, due_ms)
 
-    def facts(self, facts: Changes) -> None:
+    def add_facts(self, facts: Changes) -> None:
         """Add the facts that hold once the batch is on disk."""
         for hashed, value in self._coming.items():
             facts[Note.NAME, hashed] = value

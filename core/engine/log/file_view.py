@@ -60,7 +60,7 @@ class Window:
         self.data = b""
         self.unreadable: list[Range] = []
 
-    def have(self, offset: int, size: int) -> bool:
+    def load(self, offset: int, size: int) -> bool:
         """Load the `size` bytes at `offset` into `data`; return whether there are so many before the limit."""
         if offset + size > self._limit:
             return False

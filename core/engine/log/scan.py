@@ -90,23 +90,23 @@ class Scan:
         self._tail(window, end)
 
     def _batch_at(self, window: Window, offset: int) -> StoredBatch | None:
-        if not window.have(offset, BATCH_BYTES):
+        if not window.load(offset, BATCH_BYTES):
             return None
         header = decode_batch_header(window.data, offset - window.start)
         if header is None or header.number <= self.last_batch or offset + header.length > self._segment.end:
             return None
-        if not window.have(offset, header.length):
+        if not window.load(offset, header.length):
             return None
         return batch_at(window.data, offset - window.start, self._segment.salt, offset)
 
     def _next_good(self, window: Window, offset: int) -> StoredBatch | None:
         """Return the first good batch that begins behind `offset`: find its magic, then check its CRC."""
         offset += 1
-        while window.have(offset, BATCH_BYTES):
+        while window.load(offset, BATCH_BYTES):
             found = window.data.find(BATCH_MAGIC_BYTES, offset - window.start + 4)
             if found < 0:
                 offset = window.start + len(window.data) - len(BATCH_MAGIC_BYTES) - 3
-                if not window.have(offset, BATCH_BYTES) or window.start != offset:
+                if not window.load(offset, BATCH_BYTES) or window.start != offset:
                     return None
                 continue
             offset = window.start + found - 4
@@ -124,7 +124,7 @@ class Scan:
         if not self._is_active:
             if offset < self._segment.end:
                 self._damaged(offset, self._segment.end)
-        elif window.have(offset, BATCH_BYTES) and may_be_batch(window.data, offset - window.start, self.last_batch + 1):
+        elif window.load(offset, BATCH_BYTES) and may_be_batch(window.data, offset - window.start, self.last_batch + 1):
             header = decode_batch_header(window.data, offset - window.start)
             self.torn_bytes = min(header.length if header else BATCH_BYTES, self._segment.end - offset)
 
