@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from curbstone.core.message import Delivery
-from curbstone.core.values import LEAVING, Holder, Lease, Who
+from curbstone.core.values import LEAVING, ClientInfo, Holder, Lease
 
 
 class Standing(NamedTuple):
@@ -46,7 +46,7 @@ class Consumer(Protocol):
         """The group it reads for."""
 
     @property
-    def who(self) -> Who:
+    def client_info(self) -> ClientInfo:
         """Whose it is."""
 
     @property
@@ -58,9 +58,9 @@ class Consumer(Protocol):
         """How it stands now."""
 
 
-def waiting_call(group: str, window: int, who: Who) -> Holder:
+def waiting_call(group: str, window: int, client_info: ClientInfo) -> Holder:
     """Return the holder for a call that waits for messages: a consumer that holds nothing."""
-    return Holder("consumer", group, window, 0, "ready", 0, 0, who)
+    return Holder("consumer", group, window, 0, "ready", 0, 0, client_info)
 
 
 def holders(
@@ -76,9 +76,9 @@ def holders(
         leases = [lease for lease in leases if lease.delivery.message.seq == seq]
         return [_of_consumer(each, [each.unsettled[seq]]) for each in having] + [_of_leases([each]) for each in leases]
     there = [consumer for consumer in consumers if consumer.unsettled or not consumer.standing.is_leaving]
-    together: dict[tuple[str, Who], list[Lease]] = {}
+    together: dict[tuple[str, ClientInfo], list[Lease]] = {}
     for lease in leases:
-        together.setdefault((lease.group, lease.who), []).append(lease)
+        together.setdefault((lease.group, lease.client_info), []).append(lease)
     return [
         *(_of_consumer(consumer, consumer.unsettled.values()) for consumer in there),
         *waiting,
@@ -89,10 +89,12 @@ def holders(
 def _of_consumer(consumer: Consumer, deliveries: Iterable[Delivery]) -> Holder:
     held, standing = list(deliveries), consumer.standing
     oldest_ms = min((delivery.handed_ms for delivery in held), default=0)
-    return Holder(*("consumer", consumer.group, standing.limit, len(held), standing.state, 0, oldest_ms), consumer.who)
+    return Holder(
+        *("consumer", consumer.group, standing.limit, len(held), standing.state, 0, oldest_ms), consumer.client_info
+    )
 
 
 def _of_leases(leases: list[Lease]) -> Holder:
     until_ms = min(lease.expires_ms for lease in leases)
     oldest_ms = min(lease.delivery.handed_ms for lease in leases)
-    return Holder("leases", leases[0].group, 0, len(leases), "leased", until_ms, oldest_ms, leases[0].who)
+    return Holder("leases", leases[0].group, 0, len(leases), "leased", until_ms, oldest_ms, leases[0].client_info)

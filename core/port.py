@@ -33,6 +33,7 @@ from curbstone.core.values import (
     UNNAMED,
     Answer,
     Capability,
+    ClientInfo,
     Counted,
     Counts,
     Deleted,
@@ -59,7 +60,6 @@ from curbstone.core.values import (
     Undoing,
     UndoRequest,
     WasThere,
-    Who,
 )
 
 
@@ -179,12 +179,12 @@ class Queue(Protocol):
         weight: int = 1,
         group: str = UNNAMED,
         auto: bool = False,
-        who: Who = UNKNOWN,
+        client_info: ClientInfo = UNKNOWN,
         on_closed: Callable[[CurbstoneError], None],
     ) -> Consumer:
         """Return a consumer. `deliver` gets its deliveries; with `auto` they are settled by being delivered.
 
-        `holders` returns `who`.
+        `holders` returns `client_info`.
 
         `on_closed` is called with the reason if the consumer is ended, and with a Conflict if its group is undeclared
         and would be one too many.
@@ -208,11 +208,11 @@ class Queue(Protocol):
         group: str = UNNAMED,
         wait_ms: int = 0,
         owner: str = NOBODY,
-        who: Who = UNKNOWN,
+        client_info: ClientInfo = UNKNOWN,
     ) -> Waiter:
         """Take up to `count` messages, each for `duration_ms`; the list is empty if none is ready within `wait_ms`.
 
-        Only calls with the same `owner` can settle or extend the leases. `holders` returns `who`.
+        Only calls with the same `owner` can settle or extend the leases. `holders` returns `client_info`.
         """
 
     def settle_leases(

@@ -179,7 +179,7 @@ class KeyList(NamedTuple):
     first: list[KeyCounts]
 
 
-class Who(NamedTuple):
+class ClientInfo(NamedTuple):
     """The client of a queue as its adapter describes it; for operators only, an engine does not read it."""
 
     protocol: str = ""
@@ -199,7 +199,7 @@ class Who(NamedTuple):
         return f"{host}:{self.port}" if host else ""
 
 
-UNKNOWN = Who()
+UNKNOWN = ClientInfo()
 """Somebody of whom nothing is known."""
 
 
@@ -223,7 +223,7 @@ class Holder(NamedTuple):
     """Engine time when the first of the leases ends; 0 for a consumer."""
     oldest_ms: int = 0
     """Engine time when the oldest of its unsettled deliveries was handed over; 0 if it has none."""
-    who: Who = UNKNOWN
+    client_info: ClientInfo = UNKNOWN
 
 
 class Redriven(NamedTuple):
@@ -283,14 +283,16 @@ WasThere = Callable[[CurbstoneError | None, bool], None]
 class Lease:
     """A delivery that returns by itself when its time runs out."""
 
-    __slots__ = ("delivery", "expires_ms", "group", "owner", "token", "who")
+    __slots__ = ("client_info", "delivery", "expires_ms", "group", "owner", "token")
 
-    def __init__(self, delivery: Delivery, group: str, expires_ms: int, owner: str, who: Who = UNKNOWN) -> None:
+    def __init__(
+        self, delivery: Delivery, group: str, expires_ms: int, owner: str, client_info: ClientInfo = UNKNOWN
+    ) -> None:
         self.delivery = delivery
         self.group = group
         self.owner = owner
         """The only one who may settle or extend it."""
-        self.who = who
+        self.client_info = client_info
         self.expires_ms = expires_ms
         """Engine time when it returns."""
         self.token = f"{delivery.message.seq}.{secrets.token_urlsafe(16)}"

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from curbstone.access.ack_ids import Held
-from curbstone.access.caller import who_of
+from curbstone.access.caller import client_info_of
 from curbstone.access.rights import Right
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.names import QueueName, private_name
@@ -362,7 +362,9 @@ class Subscriptions:
             weight=options.weight,
             group=options.group,
             auto=options.mode == AUTO,
-            who=who_of(connection.caller, connection.access.identity, connection.client_id, subscription.key),
+            client_info=client_info_of(
+                connection.caller, connection.access.identity, connection.client_id, subscription.key
+            ),
             on_closed=partial(self._lost, destination.private),
         )
         subscription.bind(queue, consumer)

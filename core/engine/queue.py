@@ -51,6 +51,7 @@ from curbstone.core.values import (
     NOBODY,
     UNKNOWN,
     UNNAMED,
+    ClientInfo,
     Counts,
     Done,
     EarlyAnswer,
@@ -62,7 +63,6 @@ from curbstone.core.values import (
     Published,
     Stale,
     WasThere,
-    Who,
 )
 
 logger = logging.getLogger("curbstone.core")
@@ -225,11 +225,11 @@ class Queue:
         weight: int = 1,
         group: str = UNNAMED,
         auto: bool = False,
-        who: Who = UNKNOWN,
+        client_info: ClientInfo = UNKNOWN,
         on_closed: Callable[[CurbstoneError], None],
     ) -> Consumer:
         consumer = Consumer(
-            *(self, self.dispatcher, deliver, who),
+            *(self, self.dispatcher, deliver, client_info),
             window=window,
             weight=weight,
             group=group,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from curbstone.access.caller import Caller, who_of
+from curbstone.access.caller import Caller, client_info_of
 from curbstone.access.errors import LOGIN_REQUIRED, NotAllowed, NotLoggedIn, TooMany
 from curbstone.access.idempotency_keys import key_of
 from curbstone.access.identity import Identity
@@ -332,9 +332,9 @@ class AuthorizedBroker:
     ) -> Waiter:
         """Lease messages for this identity, which may hold at most LEASES_MAX leases; raise TooMany."""
         owner, leased = self.identity.owner, self._broker.leased
-        who = who_of(caller, self.identity)
+        client_info = client_info_of(caller, self.identity)
         if not owner:
-            return queue.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms, who=who)
+            return queue.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms, client_info=client_info)
         most = min(count, LEASES_MAX - leased.of(owner))
         if most <= 0:
             raise TooMany(LEASES_MAX_REACHED)
@@ -345,7 +345,9 @@ class AuthorizedBroker:
                 leases = TooMany(LEASES_MAX_REACHED)
             on_done(leases)
 
-        return queue.lease(most, duration_ms, granted, group=group, wait_ms=wait_ms, owner=owner, who=who)
+        return queue.lease(
+            most, duration_ms, granted, group=group, wait_ms=wait_ms, owner=owner, client_info=client_info
+        )
 
     def settle_leases(
         self,

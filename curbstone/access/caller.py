@@ -14,7 +14,7 @@ from curbstone.access.identity import Identity
 from curbstone.access.rights import Right
 from curbstone.access.users import ANONYMOUS
 from curbstone.core.names import QueueName
-from curbstone.core.values import Holder, Who
+from curbstone.core.values import ClientInfo, Holder
 
 if TYPE_CHECKING:
     from curbstone.net.peer import Peer
@@ -61,10 +61,10 @@ ID_CHARS = 80
 """How many characters of an id are kept that a client has chosen."""
 
 
-def who_of(caller: Caller, identity: Identity, client: str = "", subscription: str = "") -> Who:
+def client_info_of(caller: Caller, identity: Identity, client: str = "", subscription: str = "") -> ClientInfo:
     """Return the description of a client that is stored with its subscription or lease."""
     user = identity.user if identity.owner else ""  # without users there are no logins
-    return Who(caller.protocol, caller.address, caller.port, user, client[:ID_CHARS], subscription[:ID_CHARS])
+    return ClientInfo(caller.protocol, caller.address, caller.port, user, client[:ID_CHARS], subscription[:ID_CHARS])
 
 
 def shown(identity: Identity, name: QueueName, holders: Iterable[Holder]) -> list[Holder]:
@@ -72,4 +72,9 @@ def shown(identity: Identity, name: QueueName, holders: Iterable[Holder]) -> lis
     if identity.on_queue(name) & Right.MANAGE:
         return list(holders)
     user = "" if identity.user == ANONYMOUS else identity.user
-    return [each if user and each.who.user == user else each._replace(who=Who(each.who.protocol)) for each in holders]
+    return [
+        each
+        if user and each.client_info.user == user
+        else each._replace(client_info=ClientInfo(each.client_info.protocol))
+        for each in holders
+    ]

@@ -141,7 +141,7 @@ class Actions:
             consumer.deliver,
             window=window,
             auto=not options.manual_ack,
-            who=self._login.who(consumer_id),
+            client_info=self._login.client_info(consumer_id),
             on_closed=lambda error: self._lost(consumer, error),
         )
         consumer.bind(queue, engine)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from curbstone.access.caller import NO_CREDENTIALS, Credentials, who_of
+from curbstone.access.caller import NO_CREDENTIALS, Credentials, client_info_of
 from curbstone.access.errors import LOGIN_REQUIRED, Busy, TooMany
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import ignore
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from curbstone.access.authorization import AuthorizedBroker
     from curbstone.access.caller import Caller
     from curbstone.access.connections import OpenConnection
-    from curbstone.core.values import Who
+    from curbstone.core.values import ClientInfo
 
 FAILURES_MAX = 3
 """How many failed logins end the connection."""
@@ -120,9 +120,9 @@ class Login:
         self.access = access
         self._logged_in(access.identity.user)
 
-    def who(self, consumer: bytes) -> Who:
+    def client_info(self, consumer: bytes) -> ClientInfo:
         """Return the client's description for the list of a queue's consumers."""
-        return who_of(self._caller, self.access.identity, subscription=consumer.decode("utf-8", "replace"))
+        return client_info_of(self._caller, self.access.identity, subscription=consumer.decode("utf-8", "replace"))
 
     def holds(self, consumers: int) -> None:
         """Note the number of consumers, now or in a moment; raise TooMany if the user would have too many."""

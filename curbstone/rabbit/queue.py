@@ -19,6 +19,7 @@ from curbstone.core.values import (
     UNKNOWN,
     UNNAMED,
     Answer,
+    ClientInfo,
     Counts,
     Done,
     EarlyAnswer,
@@ -38,7 +39,6 @@ from curbstone.core.values import (
     Undoing,
     UndoRequest,
     WasThere,
-    Who,
 )
 from curbstone.rabbit.amqp.link import Link
 from curbstone.rabbit.amqp.port import LOST, NOT_FOUND, AmqpError, Arrived
@@ -203,12 +203,12 @@ class Queue:
         weight: int = 1,
         group: str = UNNAMED,
         auto: bool = False,
-        who: Who = UNKNOWN,
+        client_info: ClientInfo = UNKNOWN,
         on_closed: Callable[[CurbstoneError], None],
     ) -> Consumer:
         """Return a new consumer, whose deliveries `deliver` gets."""
         consumer = Consumer(
-            self, deliver, who, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed
+            self, deliver, client_info, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed
         )
         self.consumers[consumer] = None
         self.declaration.with_groups({group} - {UNNAMED}, consumer.queue_opened)
@@ -234,10 +234,10 @@ class Queue:
         group: str = UNNAMED,
         wait_ms: int = 0,
         owner: str = NOBODY,
-        who: Who = UNKNOWN,
+        client_info: ClientInfo = UNKNOWN,
     ) -> Pull:
         """Take up to `count` messages, each for `duration_ms`."""
-        return self.leasing.lease(count, duration_ms, on_done, group, wait_ms, owner, who)
+        return self.leasing.lease(count, duration_ms, on_done, group, wait_ms, owner, client_info)
 
     def settle_leases(
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from curbstone.access.caller import CURRENT_CALLER, Credentials, who_of
+from curbstone.access.caller import CURRENT_CALLER, Credentials, client_info_of
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.websocket.codec import text_frame
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from curbstone.access.rights import Right
     from curbstone.core.names import QueueName
     from curbstone.core.port import Queue
-    from curbstone.core.values import Who
+    from curbstone.core.values import ClientInfo
 
 
 def token_in(fields: dict[str, Any]) -> str:
@@ -64,9 +64,9 @@ class SocketLogin:
         return self.access.identity.meter
 
     @property
-    def who(self) -> Who:
+    def client_info(self) -> ClientInfo:
         """Who the client is, for those who look at a queue that it consumes from."""
-        return who_of(self._caller, self.access.identity)
+        return client_info_of(self._caller, self.access.identity)
 
     def begin(self, fail: Callable[[CurbstoneError], None], unacked: Callable[[], int] = lambda: 0) -> None:
         """Register the connection; `fail` is called when it must end."""

@@ -149,7 +149,7 @@ class Subscription:
             window=self._limit,
             group=self._group,
             auto=not self.settles,
-            who=login.who,
+            client_info=login.client_info,
             on_closed=self._fail,
         )
         if self.settles:

@@ -10,7 +10,7 @@ from curbstone.core.errors import MessageTooLarge, NoSuchQueue, QueueFull, Stale
 from curbstone.core.message import Message
 from curbstone.core.options import KIB
 from curbstone.core.port import Queue
-from curbstone.core.values import UNKNOWN, Holder, Who
+from curbstone.core.values import UNKNOWN, ClientInfo, Holder
 from tests.engines.worlds import PATIENCE_MS, World
 
 TRACEPARENT = b"traceparent:00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n"
@@ -123,35 +123,35 @@ def test_held_consumer_gets_nothing_and_paused_one_can_settle(queue: Queue, worl
 
 
 def test_consumers_of_a_queue_and_holder_of_a_message_are_reported(queue: Queue, world: World) -> None:
-    ann, bob = Who("stomp", "10.0.0.1", 5, "ann"), Who("http", "::1", 6, "bob")
+    ann, bob = ClientInfo("stomp", "10.0.0.1", 5, "ann"), ClientInfo("http", "::1", 6, "bob")
     assert (ann.peer, bob.peer, UNKNOWN.peer) == ("10.0.0.1:5", "[::1]:6", "")
-    peer = world.peer(queue, window=2, who=ann)
+    peer = world.peer(queue, window=2, client_info=ann)
     first, second, third = world.publish(queue, *"abc")
     peer.expect("a", "b")
-    (leases,) = world.answer(lambda done: queue.lease(1, 30_000, done, wait_ms=PATIENCE_MS // 2, who=bob))
+    (leases,) = world.answer(lambda done: queue.lease(1, 30_000, done, wait_ms=PATIENCE_MS // 2, client_info=bob))
     consumer, leased = queue.holders()
-    assert (consumer.who, consumer.unsettled, consumer.state) == (ann, 2, "full")
-    assert (leased.who, leased.unsettled, leased.until_ms) == (bob, 1, leases[0].expires_ms)
+    assert (consumer.client_info, consumer.unsettled, consumer.state) == (ann, 2, "full")
+    assert (leased.client_info, leased.unsettled, leased.until_ms) == (bob, 1, leases[0].expires_ms)
     assert abs(consumer.oldest_ms - world.now_ms()) < 60_000 > abs(leased.oldest_ms - world.now_ms())
-    assert [each.who for each in queue.holders(second)] == [ann] and queue.holders(second)[0].unsettled == 1
-    assert [each.who for each in queue.holders(third)] == [bob] and not queue.holders(third + 1_000_000)
+    assert [each.client_info for each in queue.holders(second)] == [ann] and queue.holders(second)[0].unsettled == 1
+    assert [each.client_info for each in queue.holders(third)] == [bob] and not queue.holders(third + 1_000_000)
     peer.consumer.pause()
     assert [each.state for each in queue.holders(first)] == ["leaving"]
     peer.settle("ack", "a", "b")
-    assert [each.who for each in queue.holders()] == [bob]
+    assert [each.client_info for each in queue.holders()] == [bob]
 
 
 def test_waiting_call_is_a_consumer_without_messages(queue: Queue, world: World) -> None:
     """An event stream that waited was not listed, as if nobody took from the queue."""
-    bob = Who("sse", "::1", 6, "bob")
+    bob = ClientInfo("sse", "::1", 6, "bob")
     answers: list[object] = []
-    queue.lease(3, 30_000, answers.append, wait_ms=30_000, who=bob)
+    queue.lease(3, 30_000, answers.append, wait_ms=30_000, client_info=bob)
     assert queue.holders() == [Holder("consumer", "", 3, 0, "ready", 0, 0, bob)]
     (seq,) = world.publish(queue, "a")
     world.wait_until(lambda: answers)
-    assert [(each.kind, each.who) for each in queue.holders()] == [("leases", bob)]
+    assert [(each.kind, each.client_info) for each in queue.holders()] == [("leases", bob)]
     pop = queue.pop(answers.append, wait_ms=30_000)
-    assert [(each.kind, each.window, each.who) for each in queue.holders()] == [
+    assert [(each.kind, each.window, each.client_info) for each in queue.holders()] == [
         *(("consumer", 1, UNKNOWN), ("leases", 0, bob)),
     ]
     assert [each.kind for each in queue.holders(seq)] == ["leases"]

@@ -17,7 +17,7 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import QueueOptions
 from curbstone.core.stats import Stats
-from curbstone.core.values import UNKNOWN, EarlyAnswer, IdempotencyKey, Numbered, Who
+from curbstone.core.values import UNKNOWN, ClientInfo, EarlyAnswer, IdempotencyKey, Numbered
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.login import SocketLogin
 from curbstone.gateway.websocket.session import Session
@@ -47,7 +47,7 @@ class Anybody(SocketLogin):
         """See `SocketLogin`."""
 
     @property
-    def who(self) -> Who:
+    def client_info(self) -> ClientInfo:
         return UNKNOWN
 
     def begin(self, fail: Callable[[CurbstoneError], None], unacked: Callable[[], int] = lambda: 0) -> None:

@@ -9,7 +9,7 @@ from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.errors import CurbstoneError, StaleDelivery
 from curbstone.core.holders import Standing
 from curbstone.core.message import Delivery
-from curbstone.core.values import Done, Who, ignore
+from curbstone.core.values import ClientInfo, Done, ignore
 
 AUTO_WINDOW = 256
 """The most deliveries that a consumer with `auto` takes at a time."""
@@ -25,8 +25,8 @@ class Consumer:
     """
 
     __slots__ = (
-        "_deliver", "_dispatcher", "auto", "closed", "group", "held", "on_closed", "paused", "queue", "unsettled",
-        "weight", "who", "window",
+        "_deliver", "_dispatcher", "auto", "client_info", "closed", "group", "held", "on_closed", "paused", "queue",
+        "unsettled", "weight", "window",
     )  # fmt: skip
 
     def __init__(
@@ -34,7 +34,7 @@ class Consumer:
         queue: object,
         dispatcher: Dispatcher,
         deliver: Callable[[list[Delivery]], None],
-        who: Who,
+        client_info: ClientInfo,
         *,
         window: int,
         weight: int,
@@ -50,7 +50,7 @@ class Consumer:
         self.weight = weight
         self.auto = auto
         """Whether deliveries are settled as soon as they have been handed over."""
-        self.who = who
+        self.client_info = client_info
         self.on_closed = on_closed
         self.unsettled: dict[int, Delivery] = {}
         self._deliver = deliver

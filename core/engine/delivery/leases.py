@@ -11,7 +11,7 @@ from curbstone.core.engine.delivery.pull import Pull
 from curbstone.core.engine.index import due
 from curbstone.core.errors import NoSuchQueue
 from curbstone.core.message import Delivery
-from curbstone.core.values import NOBODY, UNKNOWN, UNNAMED, AllDone, Answer, Lease, LeasesSettled, Outcome, Who
+from curbstone.core.values import NOBODY, UNKNOWN, UNNAMED, AllDone, Answer, ClientInfo, Lease, LeasesSettled, Outcome
 
 ENDED_AT_ONCE = 512
 """How many leases of a queue end in one turn, if their time runs out together."""
@@ -20,8 +20,10 @@ ENDED_AT_ONCE = 512
 class _Held(Lease):
     __slots__ = ("_leases",)
 
-    def __init__(self, leases: Leases, delivery: Delivery, group: str, expires_ms: int, owner: str, who: Who) -> None:
-        super().__init__(delivery, group, expires_ms, owner, who)
+    def __init__(
+        self, leases: Leases, delivery: Delivery, group: str, expires_ms: int, owner: str, client_info: ClientInfo
+    ) -> None:
+        super().__init__(delivery, group, expires_ms, owner, client_info)
         self._leases = leases
 
     def lose(self, _seq: int) -> None:
@@ -59,14 +61,14 @@ class Leases:
         group: str = UNNAMED,
         wait_ms: int = 0,
         owner: str = NOBODY,
-        who: Who = UNKNOWN,
+        client_info: ClientInfo = UNKNOWN,
     ) -> Pull:
         """No more messages are taken once they have LEASE_BYTES_MAX bytes together."""
 
         def give(deliveries: list[Delivery]) -> None:
             now_ms = self._state.host.now_ms()
             in_flight = self._parts.index.group(group).in_flight
-            leases = [_Held(self, delivery, group, now_ms + duration_ms, owner, who) for delivery in deliveries]
+            leases = [_Held(self, delivery, group, now_ms + duration_ms, owner, client_info) for delivery in deliveries]
             for lease in leases:
                 lease.delivery.handed_ms = now_ms
                 in_flight[lease.delivery.message.seq] = lease
@@ -75,7 +77,7 @@ class Leases:
                 self._note(lease)
             self._state.host.call_soon(lambda: on_done([*leases]))
 
-        return Pull(self._dispatcher, group, count, wait_ms, give, on_done, who).begin()
+        return Pull(self._dispatcher, group, count, wait_ms, give, on_done, client_info).begin()
 
     def end(self, lease: Lease) -> None:
         """Forget a lease; nothing happens if it has ended already."""

@@ -9,7 +9,7 @@ from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.holders import waiting_call
 from curbstone.core.message import Delivery
-from curbstone.core.values import UNKNOWN, Holder, Who, ignore
+from curbstone.core.values import UNKNOWN, ClientInfo, Holder, ignore
 
 LEASE_BYTES_MAX = 4 * 1024 * 1024
 """An answer takes no more messages once it has so many bytes of headers and bodies."""
@@ -33,9 +33,9 @@ class Pull:
         wait_ms: int,
         answer: Callable[[list[Delivery]], None],
         refuse: Callable[[CurbstoneError], None],
-        who: Who = UNKNOWN,
+        client_info: ClientInfo = UNKNOWN,
     ) -> None:
-        self.who = who
+        self.client_info = client_info
         self._dispatcher = dispatcher
         self._state = dispatcher.parts.state
         self.group = group
@@ -117,4 +117,4 @@ class Pull:
 def waiting(dispatcher: Dispatcher) -> list[Holder]:
     """Return a holder for each pull that waits for a message."""
     pulls = [each for each in dispatcher.attached if isinstance(each, Pull)]
-    return [waiting_call(pull.group, pull.credit, pull.who) for pull in pulls if pull.waits]
+    return [waiting_call(pull.group, pull.credit, pull.client_info) for pull in pulls if pull.waits]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, StaleDelivery, Unavailable
 from curbstone.core.holders import Standing
 from curbstone.core.message import Delivery
-from curbstone.core.values import AllDone, Done, Who, ignore
+from curbstone.core.values import AllDone, ClientInfo, Done, ignore
 from curbstone.rabbit.amqp.port import AmqpError, Arrived, Channel
 from curbstone.rabbit.amqp.settling import Settling
 from curbstone.rabbit.consuming import dead_letters
@@ -27,7 +27,7 @@ class Consumer:
         self,
         queue: Queue,
         deliver: Callable[[list[Delivery]], None],
-        who: Who,
+        client_info: ClientInfo,
         *,
         window: int,
         weight: int,
@@ -37,7 +37,7 @@ class Consumer:
     ) -> None:
         self.queue = queue
         self.group = group
-        self.who = who
+        self.client_info = client_info
         self.unsettled: dict[int, Delivery] = {}
         self._deliver = deliver
         self._window = AUTO_WINDOW if auto else min(window, PREFETCH_MAX)

@@ -10,7 +10,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.holders import waiting_call
 from curbstone.core.host import Timer
 from curbstone.core.message import Delivery
-from curbstone.core.values import UNNAMED, AllDone, Answer, Done, Holder, Lease, Outcome, Who, ignore
+from curbstone.core.values import UNNAMED, AllDone, Answer, ClientInfo, Done, Holder, Lease, Outcome, ignore
 from curbstone.rabbit.amqp.settling import Settling
 from curbstone.rabbit.consuming import dead_letters
 from curbstone.rabbit.consuming.pull import Pull, Pulled, Puller
@@ -66,7 +66,7 @@ class Leasing:
     def calls(self) -> list[Holder]:
         """Return a holder for each call that waits for a message on this gateway."""
         pulls = [(group, pull) for group, puller in self._pullers.items() for pull in puller.waiting_pulls]
-        return [waiting_call(group, pull.count, pull.who) for group, pull in pulls]
+        return [waiting_call(group, pull.count, pull.client_info) for group, pull in pulls]
 
     def queue_paused(self) -> None:
         """The queue's option `paused` has changed."""
@@ -104,22 +104,29 @@ class Leasing:
         return self._of(group).pull(1, wait_ms, taken)
 
     def lease(
-        self, count: int, duration_ms: int, on_done: Answer, group: str, wait_ms: int, owner: str, who: Who
+        self,
+        count: int,
+        duration_ms: int,
+        on_done: Answer,
+        group: str,
+        wait_ms: int,
+        owner: str,
+        client_info: ClientInfo,
     ) -> Pull:
         def taken(result: list[Pulled] | CurbstoneError) -> None:
             if isinstance(result, CurbstoneError):
                 on_done(result)
                 return
-            leases = [self._add(each, group, duration_ms, owner, who) for each in result]
+            leases = [self._add(each, group, duration_ms, owner, client_info) for each in result]
             self._queue.changed()
             self._queue.engine.host.call_soon(lambda: on_done(leases))
 
-        return self._of(group).pull(count, wait_ms, taken, who)
+        return self._of(group).pull(count, wait_ms, taken, client_info)
 
-    def _add(self, taken: Pulled, group: str, duration_ms: int, owner: str, who: Who) -> Lease:
+    def _add(self, taken: Pulled, group: str, duration_ms: int, owner: str, client_info: ClientInfo) -> Lease:
         delivery, tag, settling = taken
         delivery.handed_ms = self._queue.engine.host.now_ms()
-        lease = Lease(delivery, group, delivery.handed_ms + duration_ms, owner, who)
+        lease = Lease(delivery, group, delivery.handed_ms + duration_ms, owner, client_info)
         lease.token = f"{self._queue.engine.rpc.address}.{secrets.token_urlsafe(16)}"
         held = self._held[lease.token] = _Held(lease, tag, settling)
         self._queue.engine.leased.add(lease, self._queue.name)

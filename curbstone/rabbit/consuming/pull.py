@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.host import Timer
 from curbstone.core.message import Delivery
-from curbstone.core.values import UNKNOWN, UNNAMED, Who
+from curbstone.core.values import UNKNOWN, UNNAMED, ClientInfo
 from curbstone.rabbit.amqp.port import AmqpError, Arrived, Channel
 from curbstone.rabbit.amqp.settling import Settling
 from curbstone.rabbit.consuming.delivery import admit
@@ -37,14 +37,14 @@ class Pull:
         count: int,
         wait_ms: int,
         on_done: Callable[[list[Pulled] | CurbstoneError], None],
-        who: Who,
+        client_info: ClientInfo,
     ) -> None:
         self.count = count
         self.wait_ms = wait_ms
         self.taken: list[Pulled] = []
         self.size = 0
         self.is_done = False
-        self.who = who
+        self.client_info = client_info
         self.timer: Timer | None = None
         self.tag = ""
         """The tag of the consumer that waits for it."""
@@ -121,10 +121,10 @@ class Puller:
         count: int,
         wait_ms: int,
         on_done: Callable[[list[Pulled] | CurbstoneError], None],
-        who: Who = UNKNOWN,
+        client_info: ClientInfo = UNKNOWN,
     ) -> Pull:
-        """Take up to `count` messages now; or if there are none, one message within `wait_ms`. `who` calls."""
-        pull = Pull(self, count, wait_ms, on_done, who)
+        """Take up to `count` messages now; or if there are none, one message within `wait_ms`.."""
+        pull = Pull(self, count, wait_ms, on_done, client_info)
         if wait_ms > 0:
             pull.timer = self._queue.engine.host.call_later(wait_ms, lambda: self._time_out(pull))
         self._pulls.append(pull)

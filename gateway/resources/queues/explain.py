@@ -14,7 +14,7 @@ from curbstone.access.caller import shown
 from curbstone.access.rights import Right
 from curbstone.core.batches import batch_of
 from curbstone.core.orders import asked_name, priority_of, shown_name
-from curbstone.core.values import LEAVING, Capability, Counts, Holder, Peeked, Who
+from curbstone.core.values import LEAVING, Capability, ClientInfo, Counts, Holder, Peeked
 from curbstone.gateway.formats.parameters import group_of, query_of
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
@@ -70,8 +70,8 @@ class Explain:
 def _holder(holder: Holder) -> dict[str, object]:
     """Return a holder as JSON. What is not known, or not for this client's eyes, is left out."""
     found = holder._asdict()
-    who: Who = found.pop("who")
-    about = {**who._asdict(), "peer": who.peer}
+    client_info: ClientInfo = found.pop("client_info")
+    about = {**client_info._asdict(), "peer": client_info.peer}
     return found | {name: about[name] for name in _SHOWN if about[name]}
 
 
@@ -127,7 +127,7 @@ def _about_queue(
         yield f"{_messages(counts.wip)} delivered and not settled."
     for each in longest:
         held = f"{each.unsettled} of them, the oldest" if each.unsettled > 1 else "one of them"
-        yield f"A consumer{_whose(each.who)} has held {held} since {_time(each.oldest_ms)}."
+        yield f"A consumer{_whose(each.client_info)} has held {held} since {_time(each.oldest_ms)}."
     leases = [holder for holder in holders if holder.kind == "leases" and holder.group == group]
     if leases:
         count, when = sum(each.unsettled for each in leases), _time(min(each.until_ms for each in leases))
@@ -319,18 +319,18 @@ def _about_holder(holder: Holder) -> str:
     group = f" for group {holder.group}" if holder.group else ""
     kind = "consumer" if holder.kind == "consumer" else "client with a lease"
     until = f", and has it until {_time(holder.until_ms)}" if holder.until_ms else ""
-    return f"A {kind}{_whose(holder.who)} has held it{group} since {_time(holder.oldest_ms)}{until}."
+    return f"A {kind}{_whose(holder.client_info)} has held it{group} since {_time(holder.oldest_ms)}{until}."
 
 
-def _whose(who: Who) -> str:
+def _whose(client_info: ClientInfo) -> str:
     """Return what is known of a client, to stand behind what it is."""
     names = [
         f"{what} {name}"
-        for what, name in (("user", who.user), ("client", who.client), ("id", who.subscription))
+        for what, name in (("user", client_info.user), ("client", client_info.client), ("id", client_info.subscription))
         if name
     ]
-    known = [*([f"at {who.peer}"] if who.peer else []), *names]
-    over = f" over {PROTOCOLS.get(who.protocol, who.protocol)}" if who.protocol else ""
+    known = [*([f"at {client_info.peer}"] if client_info.peer else []), *names]
+    over = f" over {PROTOCOLS.get(client_info.protocol, client_info.protocol)}" if client_info.protocol else ""
     return over + (f" ({', '.join(known)})" if known else "")
 
 

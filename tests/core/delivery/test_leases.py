@@ -177,7 +177,7 @@ def test_waiting_pops_are_served_in_order_also_by_a_delayed_message(lab: Lab, qu
     lab.publish(queue, "a", "b", delay_ms=1000)
     assert not answers
     lab.pass_time(1000)
-    given = {who: delivery.message.body for who, delivery in answers if isinstance(delivery, Delivery)}
+    given = {client_info: delivery.message.body for client_info, delivery in answers if isinstance(delivery, Delivery)}
     assert given == {"first": b"a", "second": b"b"}
 
 

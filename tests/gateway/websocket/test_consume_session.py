@@ -47,7 +47,7 @@ def reader() -> Reader:
 
 
 def test_session_subscribes_with_window_and_group() -> None:
-    assert Reader().queue.subscribed == {"window": 10, "group": "g", "auto": False, "who": UNKNOWN}
+    assert Reader().queue.subscribed == {"window": 10, "group": "g", "auto": False, "client_info": UNKNOWN}
     assert Reader(settles=False).queue.subscribed["auto"] is True
 
 
