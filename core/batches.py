@@ -54,7 +54,6 @@ class Membership(NamedTuple):
     """The headers of a message about its batch."""
 
     key: bytes
-    """See `batch_key`."""
     id: str
     size: int
     """The number of messages of the batch; 0 if this message does not have it."""

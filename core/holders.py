@@ -25,12 +25,10 @@ class Standing(NamedTuple):
 
     @property
     def limit(self) -> int:
-        """See `Holder.window`."""
         return 0 if self.is_auto else self.window
 
     @property
     def state(self) -> str:
-        """See `Holder.state`."""
         if self.is_leaving:
             return LEAVING
         if self.is_held:

@@ -52,7 +52,7 @@ class NoSchemas:
 
 
 class BodyRule:
-    """The rule of one queue. It is made for the first message, so that a start does not wait for it.
+    """The rule of one queue. The first call of `most_ms` makes it, before any check: a start does not wait for it.
 
     If the schema can't be used, all bodies are refused.
     """
@@ -75,11 +75,9 @@ class BodyRule:
         return self._rule.most_ms(body)
 
     def check(self, body: bytes) -> CurbstoneError | None:
-        """See `Rule.check`. To be called after `most_ms`."""
         return self._error if self._rule is None else self._rule.check(body)
 
     def check_apart(self, body: bytes) -> CurbstoneError | None:
-        """See `Rule.check_apart`. To be called after `most_ms`."""
         return self._error if self._rule is None else self._rule.check_apart(body)
 
 

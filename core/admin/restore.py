@@ -43,7 +43,7 @@ class Restore:
         self.is_over = False
 
     def next(self, taken_bytes: int) -> Copy | None:
-        """See `CopySource.next`. It ends if not even one message has room."""
+        """Return what the next batch copies. The restore ends if not even one message has room."""
         if self.is_over:
             return None
         index, room = self._parts.index, self._parts.log.room
@@ -72,7 +72,6 @@ class Restore:
         return Copy(piece, [], False, tries, self._group)
 
     def written(self, segment: Segment, start: int, end: int) -> None:
-        """See `CopySource.written`: the messages are pending again."""
         self._parts.index.revive(self._group, self._piece, CopyBatch(segment, start, end))
         self._parts.state.stats.undone += len(self._piece)
         self._parts.wakeups.wake(self._group)

@@ -69,7 +69,6 @@ class Consumer:
 
     @property
     def standing(self) -> Standing:
-        """See `core.holders.Consumer.standing`. It is full if it has no credit."""
         return Standing(self.window, self.auto, self.paused, self.held, is_full=self.credit <= 0)
 
     def give(self, deliveries: list[Delivery]) -> None:

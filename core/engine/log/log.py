@@ -281,14 +281,11 @@ class Log:
             self._prepare(commit, None if pending is None else tail)
         if settles > tail:
             self._keep_reserve(commit, settles - tail)
-        if self._undurable_bytes and self._most_bytes(commit) + self._undurable_bytes > self._bytes_max:
-            commit.sync_names_first()
+        if self._undurable_bytes:
+            most = self.room.cap + self.room.excess - self.room.meta_bytes
+            if self._most_bytes(commit) + self._undurable_bytes > most:
+                commit.sync_names_first()
         self._under_way = commit
-
-    @property
-    def _bytes_max(self) -> int:
-        """The most bytes that all files may have together, without `meta`."""
-        return self.room.cap + self.room.excess - self.room.meta_bytes
 
     def _most_bytes(self, commit: Commit) -> int:
         """Return how many bytes all files have when a commit is written; 0 if it makes no file grow."""
