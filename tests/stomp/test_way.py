@@ -17,11 +17,11 @@ from tests.stomp.serving import SUB, World, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
-SEND_CALLS_MAX = 144
-SEND_CORE_CALLS_MAX = 101
+SEND_CALLS_MAX = 143
+SEND_CORE_CALLS_MAX = 100
 SEND_CORE_FILES_MAX = 25
-ACK_CALLS_MAX = 134
-ACK_CORE_CALLS_MAX = 93
+ACK_CALLS_MAX = 133
+ACK_CORE_CALLS_MAX = 92
 ACK_CORE_FILES_MAX = 22
 
 

@@ -395,7 +395,9 @@ class Log:
 
     def succeeded(self, commit: Commit) -> None:
         """Take a commit that is on disk into the log."""
-        self.commit_ended()
+        self._under_way = None
+        if self._after_drop:
+            self.commit_ended()
         if commit.cut:
             self._take_cuts(commit.cut)
         self._leftover = {}
