@@ -51,13 +51,13 @@ class Application(Protocol):
 
     @property
     def gateway(self) -> Gateway:
-        """What opens WebSockets. Raise CurbstoneError if nothing does."""
+        """The gateway that opens WebSockets; raise CurbstoneError if this application has none."""
 
     def release(self) -> None:
-        """Answer all requests that wait, and end all streams but those of followers: the server stops."""
+        """Answer the waiting requests and end all streams except those of followers: the server is stopping."""
 
     def release_followers(self) -> None:
-        """End the streams of followers, when they have everything: the engine has stopped."""
+        """End each follower's stream once it has received everything. Called after the engine has stopped."""
 
 
 class Gateway:
@@ -150,7 +150,7 @@ class Gateway:
 
 
 async def find_queue(scope: Scope) -> None:
-    """On a cluster: if a request's queue is not known, learn of the queues that other servers have just created."""
+    """On a cluster, fetch the queues that other servers have just created if a request's queue is unknown."""
     path = scope["path_params"]
     if "queue" not in path:
         return
@@ -184,8 +184,8 @@ def create_app(
 
     `more_routes(origins)` returns routes to add after the gateway's own. `more_sockets` has the WebSockets of other
     protocols by path, and `more_traffic` the counters of those protocols by name, for /metrics. `last_ends` end the
-    streams of followers when the engine has stopped. `turns` are shared by all input of the process; by default the
-    gateway makes its own. `process` has the figures that neither the gateway nor the broker counts.
+    streams of followers after the engine has stopped. `turns` are shared by all input of the process; by default the
+    gateway creates its own. `process` has the figures that neither the gateway nor the broker counts.
     """
     process = process or Process()
     traffic = GatewayTraffic()

@@ -1,7 +1,7 @@
-"""The gateway under an ASGI server that is not its own, such as uvicorn or hypercorn, and inside other applications.
+"""The gateway under another ASGI server, such as uvicorn or hypercorn, and inside other applications.
 
-Such a server frames the requests, and says of a connection no more than ASGI does. So each request and each WebSocket
-counts as a connection here, and requests get what the gateway's own server adds to their scope.
+That server frames the requests and describes connections only as far as ASGI does. So each request and each WebSocket
+counts as a connection here, and this module adds to the scope what the gateway's own server would add.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CHECK_S = 1.0
 
 
 class AsgiGateway:
-    """A gateway as a complete ASGI application, but for its lifespan. Needs a running event loop."""
+    """A gateway as a complete ASGI application, except for its lifespan. Needs a running event loop."""
 
     def __init__(self, gateway: Gateway, admission: Admission) -> None:
         self._gateway = gateway
@@ -55,7 +55,7 @@ class AsgiGateway:
 
     @property
     def waiting_requests(self) -> int:
-        """How many requests wait for messages."""
+        """The number of requests that wait for messages."""
         return self._gateway.polls.count
 
     async def stop(self) -> None:
@@ -131,7 +131,7 @@ class AsgiGateway:
 class _Body:
     """The body of a request, and whether its client is gone. Implements `budget.Holder`.
 
-    It is read one message ahead, so that a disconnect of the client is noticed at any time.
+    It reads one message ahead, so that it notices a disconnect of the client at any time.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -174,7 +174,7 @@ class _Body:
         return self._is_gone
 
     def close(self) -> None:
-        """The request has been answered."""
+        """Stop reading: the request has been answered."""
         if self._reading is not None:
             self._reading.cancel()
 

@@ -1,4 +1,4 @@
-"""A WebSocket that an ASGI server owns: between its `receive` and `send` and a session."""
+"""Connects a WebSocket of an ASGI server, given as its `receive` and `send`, to a session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class AsgiSocket:
     """One WebSocket. Implements `WebSocketPort` and `budget.Holder`; pings and deadlines are the server's."""
 
     def __init__(self, session: Session, send: Send, message_bytes_max: int, account: Account) -> None:
-        """`account` has what the connection holds."""
+        """`account` counts the bytes that the connection holds."""
         self._session: Session | None = session
         self._send = send
         self._bytes_max = message_bytes_max
@@ -33,7 +33,7 @@ class AsgiSocket:
         self._end: Message | None = None
         """The close, once the session has asked for it."""
         self._is_full = False
-        """Whether so much output waits that the session produces no more."""
+        """Whether the session is held because too much output waits."""
         self._is_paused = False
         """Whether deliveries are paused because its user holds too much."""
         self._is_stopped = False
@@ -149,7 +149,7 @@ class AsgiSocket:
         self._unsent_bytes_max = bytes_max
 
     def keeps(self, size: int) -> None:
-        """Count what the session holds of messages that are only a part of something."""
+        """Count the bytes that the session holds of incomplete input."""
         self._account.hold_input(size)
 
     def hold(self) -> None:
@@ -187,7 +187,7 @@ class AsgiSocket:
         self._adjust_flow()
 
     def evict(self) -> None:
-        """Refuse what the peer has begun, and close."""
+        """Refuse the unfinished message, and close."""
         if self._session is not None:
             self._session.refuse(503, REFUSED)
 

@@ -84,9 +84,9 @@ class HttpConnection(Stream, asyncio.Protocol):
         self._is_passed_over = False
         """Whether the head offers an upgrade to another protocol, which is ignored."""
         self._body_left = 0
-        """How much of a body is still to come; -1 for one in chunks."""
+        """How many bytes of the body are still missing; -1 for a chunked body."""
         self.held = b""
-        """Input that is parsed from `_held_from` on in its turn."""
+        """Input that waits for its turn; it is parsed from `_held_from` on."""
         self._held_from = 0
         self._boundary = RequestBoundary()
         self._problem: Problem | None = None
@@ -120,7 +120,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         self._deadline = self.loop.time() + HEAD_S_MAX
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`. Tells the request that is being answered."""
+        """See `asyncio.Protocol`. Notifies the request that is being answered."""
         self.server.clients.discard(self)
         self._lose()
         self.slot.leave()
@@ -137,7 +137,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         self._scope = {}
 
     def eof_received(self) -> None:
-        """The client sends no more. The connection closes, and requests under way are not answered."""
+        """Close: the client has closed its half. Requests under way are not answered."""
         self._lose()
 
     def _lose(self) -> None:
@@ -165,7 +165,7 @@ class HttpConnection(Stream, asyncio.Protocol):
     def check(self, now: float) -> None:
         """End the connection if a request arrives too slowly, or if it was idle too long. `now` is the loop's time."""
         if self._is_stopped:
-            self._deadline = now + BODY_S_MAX  # it can't be late, because it is not read
+            self._deadline = now + BODY_S_MAX  # a client that is not read can't be late
         if now <= self._deadline:
             return
         if self.is_idle:
@@ -197,31 +197,31 @@ class HttpConnection(Stream, asyncio.Protocol):
         self.loop.call_soon(self._parse_held)
 
     def _is_congested(self) -> bool:
-        """Return whether input must wait: some is held, or the application has not taken the body that has come."""
+        """Return whether input must wait: some is held, or the application has not taken the body received so far."""
         if self._linger is not None:
             return False
         cycle = self._answering
         return bool(self.held or self._handover) or (cycle is not None and len(cycle.body) > UNREAD_BODY_BYTES)
 
     def reading(self, on: bool) -> None:
-        """Nothing depends on it: `check` asks for the reason why reading stopped."""
+        """Do nothing: `check` looks up why reading stopped."""
 
     async def writable(self) -> None:
         """Wait until the socket takes output, or the connection is closed."""
         await self._writable.wait()
 
     def body_was_taken(self) -> None:
-        """Continue reading: the application has taken the part of the body that has come."""
+        """Continue reading: the application has taken the body received so far."""
         self._adjust_flow()
 
-    # ------------------------------------------------------------ bytes, a request at a time
+    # ------------------------------------------------------------ input, one request at a time
 
     def _parse(self) -> None:
         data = self.held
         size = len(data)
         pieces = 0
         while (start := self._held_from) < size:
-            # Outside a body, what follows is a request. It waits for the answer to the one before, and for its reading.
+            # Outside a body the next bytes are a request. It waits until the previous answer is written and read.
             if pieces == PIECES_MAX or not (self._in_body or (self._answering is None and not self.is_full)):
                 self._adjust_flow()
                 if not (self._in_body or self._account.input):
@@ -356,7 +356,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         cycle.task = self.loop.create_task(cycle.run(self.server.app))
 
     def _client(self, fields: Fields, trusted: Networks) -> Peer:
-        """Return the client for which a trusted proxy asks."""
+        """Return the client on whose behalf a trusted proxy sent the request."""
         try:
             return client_of(fields.all, self._peer, trusted)
         except Problem as problem:
@@ -418,7 +418,7 @@ class HttpConnection(Stream, asyncio.Protocol):
             self._parse()
 
     def before_early_answer(self, cycle: Cycle) -> None:
-        """Make this the last answer if much is still to come of a body that may not be wanted."""
+        """Make this the last answer if a large part of an unwanted body may still be missing."""
         if cycle.wants_to_be_asked or not 0 <= self._body_left <= SKIP_BYTES_MAX:
             cycle.keep_alive = False
 
@@ -442,7 +442,7 @@ class HttpConnection(Stream, asyncio.Protocol):
             cycle = self._cycle
             assert cycle is not None
             if cycle.response_complete:
-                self._leave()  # the request was answered before its body had come
+                self._leave()  # the request was answered before its body had arrived
                 return
             cycle.lose()
             self._answering = None
@@ -487,7 +487,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         return self._is_gone or self.transport.is_closing()
 
     def detach(self, successor: Any) -> None:
-        """Give the transport to the protocol that takes over. It is read, and no input is kept here."""
+        """Give the transport to the protocol that takes over. Reading is on, and no input is kept here."""
         self.server.clients.discard(self)
         self.held = b""
         self._handover = None

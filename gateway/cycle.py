@@ -39,13 +39,13 @@ class Cycle:
     )  # fmt: skip
 
     def __init__(self, scope: Scope, connection: HttpConnection, *, keep_alive: bool, wants_to_be_asked: bool) -> None:
-        """`wants_to_be_asked`: whether the client sends the body only after a 100 (Continue)."""
+        """`expects_continue`: whether the client sends the body only after a 100 (Continue)."""
         self.scope = scope
         self._connection = connection
         self.keep_alive = keep_alive
         self.wants_to_be_asked = wants_to_be_asked
         self.task: Any = None
-        """The task that runs it. It is kept here because the loop refers to tasks only weakly."""
+        """The task that runs this request, kept here because the loop refers to tasks only weakly."""
         self.disconnected = False
         self.body: bytes | bytearray = b""
         """The part of the body that has arrived and was not received by the application."""
@@ -59,7 +59,7 @@ class Cycle:
         self._is_received = False
         """Whether the application has received all of the request's body."""
         self._left = 0
-        """How many bytes of the answer's body are still to come; -1 if the head gives no length."""
+        """How many bytes of the answer's body are still missing; -1 if the head gives no length."""
         self._waiting: Any = None
         """The future on which the application waits for more of the body, or for the client to leave."""
 
@@ -77,13 +77,13 @@ class Cycle:
             self._wake()
 
     def finish(self) -> None:
-        """The body is complete."""
+        """Mark the body as complete."""
         self.more_body = False
         if self._waiting is not None:
             self._wake()
 
     def lose(self) -> None:
-        """The client is gone, or its request was refused."""
+        """Note that the client is gone or its request was refused."""
         self.disconnected = True
         if self._waiting is not None:
             self._wake()
@@ -95,7 +95,7 @@ class Cycle:
 
     async def run(self, app: ASGIApp) -> None:
         """Run the application. If it does not complete an answer, this is logged and the connection closes."""
-        failure = "it returned without a whole answer"
+        failure = "the application returned without a complete answer"
         try:
             await app(self.scope, self.receive, self.send)
         except BaseException as error:
@@ -139,10 +139,10 @@ class Cycle:
         elif not self.response_complete:
             self._go_on(message)
         else:
-            raise RuntimeError(f"{message['type']} behind the end of an answer")
+            raise RuntimeError(f"{message['type']} after the end of an answer")
 
     def _begin(self, message: Message) -> None:
-        """Take the head. If it has no length it is written at once, because its body may take long to come."""
+        """Take the head. If it has no length, write it now, because its body may take long to arrive."""
         if message["type"] != "http.response.start":
             raise RuntimeError(f"an answer can't begin with {message['type']}")
         if self.more_body:
@@ -170,7 +170,7 @@ class Cycle:
         is_last = not message.get("more_body", False)
         account = self.scope["slot"].account
         if is_last and account.page:
-            account.set_aside(0)  # what waits of the answer is counted from now on
+            account.set_aside(0)  # from now on the unsent bytes of the answer are counted
         if self._is_chunked:
             piece = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             self._write(piece + b"0\r\n\r\n" if is_last else piece)
@@ -178,7 +178,7 @@ class Cycle:
             if self._left >= 0:
                 self._left -= len(body)
                 if self._left < 0 or (is_last and self._left):
-                    raise RuntimeError("the body of an answer is not as long as its head says")
+                    raise RuntimeError("the body of an answer differs in length from its content-length")
             self._write(body)
         elif is_last:
             self._write(b"")

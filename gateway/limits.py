@@ -1,7 +1,7 @@
 """The bounds of the gateway: heads, bodies, waiting and windows. docs/limits.md says what happens when one is exceeded.
 
-The number of connections is bounded by `net`, and what a queue takes by the queue's options. `settings` has what can be
-set.
+`net` bounds the number of connections, and a queue's options bound its size. `settings` has the bounds that can be
+changed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ MIB = 1024 * KIB
 # ---------------------------------------------------------------- connections and heads
 
 HEAD_BYTES_MAX = 64 * KIB
-"""The most a request line and its headers may take."""
+"""The largest request line together with its headers."""
 
 HEAD_FIELDS_MAX = 128
 """The most header fields a request may have."""
@@ -33,13 +33,13 @@ LINGER_S_MAX = 5
 """How long a client has to read an answer that was sent before its request was complete."""
 
 LINGER_BYTES_MAX = 16 * MIB
-"""The most input that is read and dropped in that time."""
+"""The most input that is read and dropped during that time."""
 
 STOP_S_MAX = 5
 """How long clients may take to finish when the server stops."""
 
 FOLLOWERS_STOP_S_MAX = 0.5
-"""How long followers may take, after that, to receive the rest."""
+"""How long followers may then take to receive the rest."""
 
 # ---------------------------------------------------------------- bodies
 
@@ -47,13 +47,13 @@ BODY_S_MAX = 60
 """How long a request's body may take to arrive."""
 
 UNREAD_BODY_BYTES = 64 * KIB
-"""The client is not read while more than this of its request's body waits to be taken."""
+"""Reading stops while more than this of a request's body waits for the application."""
 
 SKIP_BYTES_MAX = 64 * KIB
 """If at most this much is left of an unwanted body, it is read and dropped, and the connection stays open."""
 
 METADATA_BYTES_MAX = 32 * KIB
-"""The most a message's metadata may take, as a header block."""
+"""The largest metadata of a message, as a header block."""
 
 BATCH_MESSAGES_MAX = 10_000
 """The most messages in a batch."""
@@ -68,7 +68,7 @@ LOGIN_BYTES_MAX = 16 * KIB
 """The largest body of a request about sessions, tickets or tokens."""
 
 BACKUP_LIST_BYTES_MAX = 32 * MIB
-"""The largest body of a request for a backup, which lists the files that the client has."""
+"""The largest body of a request for a backup, which lists the client's files."""
 
 # ---------------------------------------------------------------- answers
 
@@ -79,10 +79,10 @@ PEEK_BYTES_MAX = 8 * MIB
 """The most bytes of messages in the answer to a peek, which has at least one message."""
 
 LOOK_BYTES_MAX = 16 * MIB
-"""The most that a search, or a peek with a filter, looks through."""
+"""The most bytes that a search, or a peek with a filter, scans."""
 
 LOOK_MESSAGES_MAX = 100_000
-"""The most messages that a peek or a search with a filter looks at; fewer if the filter costs more than most."""
+"""The most messages that a peek or a search with a filter scans; fewer if the filter is costly."""
 
 PAGE_MESSAGES_MAX = 100_000
 """The most messages or events in a page of `…/browse` or `…/journal`."""
@@ -93,7 +93,7 @@ PAGE_BYTES_MAX = 16 * MIB
 # ---------------------------------------------------------------- waiting
 
 ANSWER_WAIT_S_MAX = 10
-"""How long a request waits for room for its answer if its user's connections hold too much that they do not read."""
+"""How long a request waits for room for its answer while its user's connections hold too much unread output."""
 
 WAIT_S_MAX = 30
 """How long a request may wait. A request that asks for longer waits this long."""
@@ -102,11 +102,11 @@ LEASE_S_MAX = 7 * 86400
 """The longest lease."""
 
 SECONDS_MAX = 10 * 365 * 86400
-"""The longest duration of any other kind, such as a delay or the life of a token."""
+"""The longest duration of any other kind, such as a delay or the lifetime of a token."""
 
 CLOSED_STREAMS_MAX = 10_000
-"""The most streams of events that are remembered after their end, so that messages their clients have not seen can
-return."""
+"""The most event streams that are remembered after their end, so that messages their clients have not seen can be
+requeued."""
 
 # ---------------------------------------------------------------- WebSockets
 
@@ -121,17 +121,17 @@ SUBSCRIPTIONS_MAX = 1_000
 """The most subscriptions on one socket for several queues."""
 
 UNREAD_BYTES_MAX = 4 * MIB
-"""Unsent output beyond which such a socket is not read."""
+"""Reading such a socket stops while more unsent output than this waits."""
 
 UNCONFIRMED_MAX = 20_000
 UNCONFIRMED_BYTES_MAX = 16 * MIB
-"""When one of these is exceeded, a publishing socket is not read until half of it is confirmed."""
+"""Beyond either of these, reading a publishing socket stops until half of it is confirmed."""
 
 PING_AFTER_S = 30
-"""After this long without input from the peer, it is sent a ping."""
+"""The server pings a peer after this long without input from it."""
 
 DEAD_AFTER_S = 90
-"""After this long without input from the peer, the connection is taken for dead, and its unsettled messages return."""
+"""The server closes a connection after this long without input; its unsettled messages are requeued."""
 
 CLOSE_S_MAX = 5
 """How long the peer may take to answer a close frame."""

@@ -1,7 +1,4 @@
-"""The gateway's own routes: which resource each path leads to.
-
-Each path has one resource, so that a wrong verb can be answered with the right ones.
-"""
+"""The gateway's own routes: the resource of each path. A wrong verb is answered with the verbs of the resource."""
 
 from __future__ import annotations
 
@@ -125,7 +122,7 @@ def server_routes(
     protocols: Mapping[str, Traffic],
     process: Process,
 ) -> list[Route]:
-    """Return the routes that are not about queues: health, figures, documents, the console."""
+    """Return the other routes: health, figures, documents, the console."""
     health = Health(settings.max_ttl_s)
     figures = Figures(authenticator, host, protocols, process)
     return [

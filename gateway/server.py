@@ -24,7 +24,7 @@ class GatewayServer:
     """Serves an application. Needs a running event loop, and does not handle signals."""
 
     def __init__(self, app: Application, acceptor: Acceptor | None = None) -> None:
-        """`acceptor` is shared by the whole process; by default the server makes its own."""
+        """`acceptor` is shared by the whole process; by default the server creates its own."""
         self.app = app
         self.acceptor = acceptor or Acceptor()
         self.clients: ConnectionSet[HttpConnection | WebSocketProtocol] = ConnectionSet()
@@ -32,7 +32,7 @@ class GatewayServer:
         self.answered = 0
         """How many requests have been answered."""
         self.date = b""
-        """The time, as the header field of all answers has it."""
+        """The value of the Date header field of all answers."""
         self._listeners: list[Listener] = []
         self._tick_timer: asyncio.TimerHandle | None = None
 
@@ -58,8 +58,8 @@ class GatewayServer:
         """Renew the Date header, and check the deadlines of all connections. Runs once a second."""
         self.date = formatdate(usegmt=True).encode()
         now = self._loop.time()
-        # If the tick itself is late, the process was stopped or busy, and input that clients sent meanwhile may not
-        # have been read yet. So no client counts as silent until the next tick.
+        # If the tick itself is late, the process was stopped or busy, and input from that time may still be unread. So
+        # no client counts as silent until the next tick.
         if now - self._ticked_at < 2 * _TICK_S:
             for connection in list(self.clients):
                 connection.check(now)
@@ -67,9 +67,9 @@ class GatewayServer:
         self._tick_timer = self._loop.call_later(_TICK_S, self._tick)
 
     async def stop(self) -> None:
-        """Stop accepting, answer the requests under way, close WebSockets with 1001; abort what is left after 5 s.
+        """Stop accepting, answer the requests under way, close WebSockets with 1001; abort the rest after 5 s.
 
-        Followers stay until `stop_followers`: what they acknowledge is what the others may wait for.
+        Followers stay until `stop_followers`, because other requests may wait for their acknowledgements.
         """
         for listener in self._listeners:
             listener.close()
@@ -77,7 +77,7 @@ class GatewayServer:
         await self.clients.shut_down(STOP_S_MAX, stays=_is_follower)
 
     async def stop_followers(self) -> None:
-        """End the streams of followers when they have everything, and close; abort what is left after a second."""
+        """End followers' streams once they have everything, and close; abort the rest after a second."""
         self.app.release_followers()
         await self.clients.shut_down(FOLLOWERS_STOP_S_MAX)
         if self._tick_timer:

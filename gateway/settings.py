@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from curbstone.gateway.limits import METADATA_BYTES_MAX, MIB
 
 OF_HEALTH = ("/healthz", "/readyz")
-"""The only paths that are answered on a connection beyond the limit."""
+"""The only paths that are served on a connection beyond the limit."""
 
 JSON_GROWTH_MAX = 6
 """The most bytes of JSON for one byte of a body: a control character is written as six."""
@@ -24,9 +24,9 @@ class GatewaySettings:
     cors_origins: tuple[str, ...] = ()
     """The origins whose pages may call, such as `https://app.example`; `*` for all."""
     documents_are_open: bool = True
-    """Whether the contracts can be read without a login, as when all listeners are on loopback addresses."""
+    """Whether the contracts can be read without a login, which is so if all listeners are on loopback addresses."""
     hosts: tuple[str, ...] = ()
-    """The names that a request may have in Host besides addresses and localhost; `*` for all."""
+    """The names that are allowed in Host besides addresses and localhost; `*` for all."""
 
     metrics_queues: tuple[str, ...] = ("*/*",)
     """The queues that /metrics may name, as patterns of `project/queue`."""

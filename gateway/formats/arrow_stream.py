@@ -1,6 +1,6 @@
 """A page of messages as an Arrow IPC stream, which pyarrow, Polars and DuckDB read in one line. It needs pyarrow.
 
-The columns are those of the Spark source. Arrow is loaded when the first such page is asked for.
+The columns are those of the Spark source. Arrow is loaded for the first such page.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ COLUMNS = (
 
 
 def is_installed() -> bool:
-    """Return whether pages can be made."""
+    """Return whether pyarrow is installed."""
     return find_spec("pyarrow") is not None
 
 
 def stream_of(page: bytes, queue: str, epoch: str, *, headers: bool, body: bool) -> bytes:
-    """Return a binary page of a queue (`project/queue`) as a stream, without the columns that are not wanted."""
+    """Return a binary page of a queue (`project/queue`) as a stream, with `headers` and `body` only if requested."""
     import pyarrow as pa
 
     from curbstone.spark.arrow import arrow_schema, message_batch

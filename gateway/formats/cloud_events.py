@@ -1,8 +1,8 @@
 """CloudEvents 1.0: their attributes as message metadata.
 
 The attribute `source` becomes the line `ce-source` of a message: in JSON the member `ce-source`, over HTTP the header
-`ce-source` (binary mode). An event in structured mode is converted to the same form when it comes in, so a consumer
-need not know which mode its producer chose.
+`ce-source` (binary mode). An event in structured mode is converted to the same form when it is received, so consumers
+do not depend on the mode that a producer chose.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _KNOWN = frozenset((*MEMBERS, *_OF_DELIVERIES))
 
 
 def check_message(fields: Mapping[str, Any], more: Collection[str] = ()) -> None:
-    """Raise BadRequest for a member that means nothing in a message; `more` are members that this call allows too.
+    """Raise BadRequest for a member that a message can't have; `more` are members that this call allows too.
 
     Members that only deliveries have are allowed, so that a message can be sent on as it was received.
     """

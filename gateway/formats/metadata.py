@@ -20,8 +20,8 @@ The lines of a header block (see `core.headers`), and their forms outside of the
     ce-id:v             HTTP ce-id: v                   JSON "ce-id": "v" (see `cloud_events`)
     x-dead-queue:v      HTTP x-msg-dead-queue: v        JSON "dead": {"queue": "v"}
 
-Values that HTTP can't carry as they are (with control characters, non-ASCII characters or outer spaces) are sent as
-percent-encoded UTF-8. Names that are not HTTP tokens are not sent at all. A value that came in an HTTP header is sent
+HTTP can't carry control characters, non-ASCII characters or outer spaces, so values with them are sent as
+percent-encoded UTF-8. Names that are not HTTP tokens are left out. A value that was received in an HTTP header is sent
 back verbatim; if it has more than printable ASCII, the line `x-http-charset` records how its bytes were decoded.
 Attributes of CloudEvents are stored decoded, and encoded as their specification says when they are sent.
 """
@@ -83,7 +83,7 @@ def block_of_http(fields: HttpHeaders) -> bytes:
     merged: dict[bytes, bytes] = {}
     for name, value in fields:
         merged[name] = merged[name] + b", " + value if name in merged else value
-    # The space keeps the last byte of a value and the first of the next from making one character.
+    # Without the space, the last byte of one value and the first of the next could form one character.
     charset = _charset(b" ".join([value for name, value in merged.items() if not _is_attribute(name)]))
     if not merged.get(b"content-type"):
         merged.pop(b"content-type", None)  # an empty one means nothing; other metadata may be empty
@@ -109,7 +109,7 @@ def _line_value(name: bytes, value: bytes, charset: str) -> str:
 
 
 def _ms_of(seconds: object) -> str:
-    """Return the ms of a number of seconds, for a header block; raise BadRequest if it is none."""
+    """Return a number of seconds in ms, for a header block; raise BadRequest for anything else."""
     text = str(seconds)
     if isinstance(seconds, bool) or not _SECONDS.fullmatch(text):
         raise BadRequest(f"bad {REPLACE_MAX_MEMBER}: {text[:80]!r} is not a number of seconds")

@@ -1,4 +1,4 @@
-"""A staged part as lines of JSON: cuts a body that arrives in pieces into lines, and makes frames of their messages."""
+"""A staged part as lines of JSON: cuts a body into lines as it arrives, and encodes their messages as frames."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Lines:
     def _message(self, line: bytes) -> tuple[str, Message]:
         fields = parse_json(line)
         if not isinstance(fields, dict):
-            raise BadRequest("it is not a JSON object")
+            raise BadRequest("the line is not a JSON object")
         name = fields.get("queue")
         if not isinstance(name, str):
             raise BadRequest("bad queue: it must be a string")

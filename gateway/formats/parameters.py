@@ -34,7 +34,7 @@ def parse_query(text: bytes) -> Mapping[str, str]:
 
 
 def refuse_filter(asked: Mapping[str, object]) -> None:
-    """Raise BadRequest if a filter is given where messages are taken from a queue."""
+    """Raise BadRequest for a filter on a request that takes messages from a queue."""
     if "filter" in asked:
         raise BadRequest(f"filter is not supported here: {NOT_SHARED}")
 
@@ -80,7 +80,7 @@ def whole_number(name: str, value: object, least: int, most: int) -> int:
 
 
 def encoding_of(query: Mapping[str, str]) -> Encoding | None:
-    """Return the encoding that a consumer asks for; None if it asks for none."""
+    """Return the encoding that a consumer requests; None if it requests none."""
     name = query.get("encoding")
     return None if name is None else encoding_named(name)
 

@@ -1,6 +1,6 @@
-"""The budget of answers: none is made while the client's user holds as much unread output as it may.
+"""Limits answers in memory: none is built while the client's user has reached its limit of unread output.
 
-Without this, each answer would be made and then wait in memory until its client reads it.
+Without this, each answer would be built and then wait in memory until its client reads it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def account_of(scope: AnyScope) -> Account:
 
 
 async def wait_for_budget(scope: AnyScope, size: int = 0) -> None:
-    """Wait until an answer of about `size` bytes may be made; raise Busy if that takes too long."""
+    """Wait until an answer of about `size` bytes may be built; raise Busy if that takes too long."""
     account = account_of(scope)
     budget: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TOKENS_AT_ONCE = 5_000
-"""The most leases of one call that are settled or extended in one turn of the loop."""
+"""The most leases that one call settles or extends in one turn of the loop."""
 
 
 async def answer(start: Callable[[Callable[..., None]], object]) -> tuple[Any, ...]:
@@ -64,14 +64,14 @@ async def answers_for(count: int, start: Callable[[Published], object]) -> list[
 
 
 async def all_answers(starts: Sequence[Callable[[Callable[..., None]], object]]) -> None:
-    """Make several calls at once and wait for all their answers; raise the first error."""
+    """Make several calls concurrently and wait for all their answers; raise the first error."""
     await asyncio.gather(*[answer(start) for start in starts])
 
 
 async def answers(
     starts: Sequence[Callable[[Callable[..., None]], object]],
 ) -> list[tuple[Any, ...] | CurbstoneError]:
-    """Make several calls at once; return, for each, its callback's arguments or its error."""
+    """Make several calls concurrently; return, for each, its callback's arguments or its error."""
     results = await asyncio.gather(*[answer(start) for start in starts], return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, CurbstoneError):
@@ -86,7 +86,7 @@ def in_pieces(tokens: list[str]) -> Iterator[list[str]]:
 
 
 async def next_turn() -> None:
-    """Let the event loop look at its sockets, and continue in its next turn."""
+    """Let the event loop poll its sockets, and continue in its next turn."""
     await asyncio.sleep(0)
 
 
@@ -103,7 +103,7 @@ class OneAtATime:
 
 
 def later(seconds: float, call: Callable[[], object]) -> None:
-    """Call something after so many seconds."""
+    """Call `call` after `seconds`."""
     asyncio.get_running_loop().call_later(seconds, call)
 
 

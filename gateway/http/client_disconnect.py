@@ -1,4 +1,4 @@
-"""Whether the client of a request is still there, and what an endless reply waits for: more to send, or the end."""
+"""Detects that the client of a request has disconnected, and wakes endless replies for more output or for their end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope
 from curbstone.gateway.http.scope import AnyScope
 
 GONE = "is_gone"
-"""The key in a request's `state` under which the HTTP server puts a function; it returns whether the client is gone."""
+"""The key in a request's `state` of the HTTP server's function that returns whether the client is gone."""
 
 
 def is_gone(scope: AnyScope) -> bool:
@@ -21,7 +21,7 @@ def is_gone(scope: AnyScope) -> bool:
 
 
 def is_wanted(scope: AnyScope) -> Callable[[], bool]:
-    """Return a function that returns, at any time, whether the client can still be answered."""
+    """Return a function that returns whether the client can still be answered."""
     return lambda: not is_gone(scope)
 
 
@@ -48,7 +48,7 @@ class Bell:
 
 
 class ThreadBell:
-    """Wakes one coroutine, and may be rung on any thread. Rings while nobody waits count as one."""
+    """Wakes one coroutine, and may be rung on any thread. Rings while no coroutine waits count as one."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -63,7 +63,7 @@ class ThreadBell:
                 self._loop.call_soon_threadsafe(self._event.set)
 
     async def wait(self, most_s: float, gather_s: float) -> None:
-        """Wait until the bell has rung since the last wait, but not longer than `most_s`; then `gather_s` for more."""
+        """Wait up to `most_s` for a ring since the last wait; after a ring, wait `gather_s` more to batch output."""
         with suppress(TimeoutError):
             async with asyncio.timeout(most_s):
                 await self._event.wait()

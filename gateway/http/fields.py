@@ -1,4 +1,4 @@
-"""The header fields of a request, walked once: those who need a field look it up by its name."""
+"""The header fields of a request, walked once; afterwards each field is looked up by name."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ TRAVELLING = {
 PRIORITY = b"x-priority"
 """The header for a message's priority. `priority` itself is for the response (RFC 9218), and browsers send it."""
 REPLACE_MAX = orders.REPLACE_MAX.encode()
-"""The header for how long those that replace each other may wait, in seconds; in a header block it is in ms."""
+"""The header for how long messages that replace each other may wait, in seconds; a header block has it in ms."""
 MESSAGE_PREFIX, EVENT_PREFIX = b"x-msg-x-", b"ce-"
-"""How the names of a message's own headers begin, and those of a CloudEvent's attributes."""
+"""The prefixes of a message's own headers and of a CloudEvent's attributes."""
 
 _OF_MESSAGE = frozenset([b"content-type", PRIORITY, REPLACE_MAX, *(name.encode() for name in TRAVELLING)])
 _PREFIXES_OF_MESSAGE = (MESSAGE_PREFIX, EVENT_PREFIX)

@@ -1,7 +1,7 @@
-"""For whom a trusted proxy asks, and whether with TLS: X-Forwarded-For and -Proto, or Forwarded. Pure.
+"""The client behind a trusted proxy, and whether it uses TLS: X-Forwarded-For and -Proto, or Forwarded. Pure.
 
-Each proxy appends the address that called it. So the list is believed from its end back to the first address that is
-not a trusted proxy's. Any client may have written the addresses before it.
+Each proxy appends the address that called it. So the list is trusted from its end back to the first address that is
+not a trusted proxy's. Any client may have written the addresses before that one.
 """
 
 from __future__ import annotations
@@ -14,27 +14,26 @@ from curbstone.gateway.http.problem import Problem
 from curbstone.net.peer import Networks, Peer, address_of
 
 FIELD_CHARS_MAX = 2048
-"""The longest list that is read. Proxies write far shorter ones; anything longer a client may have written to keep
-us busy."""
+"""The longest list that is read. Proxies write far shorter lists; a client may send a longer one to waste CPU."""
 
-# One pair and its separator. It is matched at one position after the other and never searched for, so the time is
-# linear in the length of the field, whatever it holds.
+# One pair and its separator. It is matched at successive positions and never searched for, so the time is linear in
+# the length of any field.
 _PAIR = re.compile(r'[ \t]*(?:([A-Za-z]+)=("(?:[^"\\]|\\.)*+"|[^\s;,"]*+)[ \t]*)?([;,]|$)')
 _SCHEMES = {"http": False, "https": True}
 
 
 class _Hop(NamedTuple):
     host: str
-    """"" if a proxy does not say it."""
+    """"" if the proxy does not state it."""
     port: int
     scheme: str
 
 
 def client_of(fields: Sequence[tuple[bytes, bytes]], proxy: Peer, trusted: Networks) -> Peer:
-    """Return the client that asks through a trusted proxy, or the proxy if it names none; raise Problem.
+    """Return the client behind a trusted proxy, or the proxy if it names none; raise Problem.
 
-    Most proxies write one of the two kinds of field, and pass the other on as their client sent it. So if both are
-    there, they must name the same client.
+    Most proxies write one of the two kinds of field, and forward the other as their client sent it. So if a request has
+    both, they must name the same client.
     """
     values: dict[bytes, str] = {}
     for name, value in fields:

@@ -29,10 +29,10 @@ _ALLOW = ((b"allow", b"GET, HEAD, POST, PUT, DELETE, OPTIONS"),)
 
 
 class Framing(NamedTuple):
-    """What the head says about the body's length and about the server it asks."""
+    """The body's length and the requested server, from the head."""
 
     host: bytes
-    """"" for none, which only HTTP/1.0 may leave out."""
+    """"" if missing, which only HTTP/1.0 allows."""
     length: int
     """The body's length; -1 for one in chunks."""
     wants_to_be_asked: bool
@@ -49,7 +49,7 @@ class Target(NamedTuple):
 
 
 def not_http(version: str) -> Problem:
-    """Return the problem for bytes that the parser can't read, after it has read that version, if any."""
+    """Return the problem for bytes that the parser can't read; `version` is what it has parsed of the version."""
     if version == "2.0":  # a client with "prior knowledge" begins with PRI * HTTP/2.0 (RFC 9113, 3.3)
         return Problem(505, "HTTP/2 is not supported; use HTTP/1.1")
     return Problem(400, "this is not HTTP/1.1")

@@ -1,8 +1,8 @@
 """Reads the JSON that clients send, with bounds that are checked before anything is built from it.
 
-A text is refused if its value would cost too much (`VALUES_MAX`, `DEPTH_MAX`), or if it could hide something (a name
-given twice in one object). Counting single bytes, which is far cheaper than parsing, proves most texts harmless. Only
-if the counts leave it open, the strings are cut out and the rest is examined exactly.
+A text is refused if its value would cost too much (`VALUES_MAX`, `DEPTH_MAX`), or if it is ambiguous (a name given
+twice in one object). Counting single bytes, which is far cheaper than parsing, proves most texts harmless. Only if the
+counts are inconclusive are the strings cut out and the rest examined exactly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from curbstone.gateway.http.scope import AnyScope
 from curbstone.gateway.limits import DEPTH_MAX, VALUES_MAX
 
 _NAMED_BYTES_MAX = 64 * 1024
-_CONTAINERS = (dict, list)  # a tuple, because a union is made anew at each look
+_CONTAINERS = (dict, list)  # a tuple, because a union would be built for each check
 _NO_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'[{,:"')
 
 
@@ -95,7 +95,7 @@ def _skeleton(text: bytes) -> bytes:
     if marks > 4 * VALUES_MAX:  # two for a name and two for a value
         raise _too_many_values()
     # With the other bytes deleted, most strings are empty, and no two strings are adjacent. If all quotation marks are
-    # in adjacent pairs, each pair is an empty string, and nothing is to be cut out.
+    # in adjacent pairs, each pair is an empty string, and nothing has to be cut out.
     if 2 * text.count(b'""') == marks:
         return text
     return b"".join(text.replace(b'""', b"").split(b'"')[::2])

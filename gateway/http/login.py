@@ -1,8 +1,8 @@
 """Logins of HTTP requests and WebSockets: reads credentials from the head, and gets an access for them.
 
 A page of another origin can cause requests to which the browser adds credentials by itself. So Basic, a client
-certificate and the console's cookie count only if the browser says that the page is ours. Bearer counts always, because
-no browser sends it unasked.
+certificate and the console's cookie count only if the browser states that the page is ours. Bearer always counts,
+because no browser sends it by itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SUBPROTOCOL = "bearer."
 """The prefix of a WebSocket subprotocol that carries a token in base64url, because browsers can't set headers there."""
 
 REMEMBERED_MS = 10_000
-"""How long a login is not checked again on the same connection."""
+"""How long a login on the same connection is valid without another check."""
 
 _PUBLIC = {
     "/": "GET",
@@ -84,7 +84,7 @@ class _Last(NamedTuple):
     until_ms: int
 
     def is_again(self, authorization: bytes, peer: object, authenticator: Authenticator) -> bool:
-        """Return whether a request presents the same login, and the login is still good."""
+        """Return whether a request presents the same login, and the login is still valid."""
         if authorization != self.authorization or peer is not self.peer or self.generation != authenticator.generation:
             return False
         identity = self.access.identity
@@ -106,7 +106,7 @@ class Logins:
     async def admit(self, scope: Scope) -> None:
         """Put the client's access into the scope; raise NotLoggedIn, TooMany or Busy.
 
-        A request that asks for something waits here while its user's connections hold too much that they do not read.
+        A request waits here while its user's connections hold too much unread output.
         """
         await self._log_in(scope)
         if scope["method"] == "GET" and account_of(scope).is_held and scope["path"] not in OF_HEALTH:

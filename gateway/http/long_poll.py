@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class FirstOf:
-    """Waits for several things at once. The first result cancels the others, and calls back with None."""
+    """Waits for several results. The first one cancels the other waits, and calls back with None."""
 
     def __init__(
         self, starts: Sequence[Callable[[Callable[..., None]], Waiter]], on_done: Callable[[None], None]
@@ -82,7 +82,7 @@ class Polls:
         In both cases the call is cancelled, and a result that still arrives is passed to `give_back`.
         """
         future: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
-        errors: list[Exception] = []  # not kept in the future, see
+        errors: list[Exception] = []  # not set on the future, for the reason given in `callbacks.answer`
 
         def on_done(result: T | CurbstoneError) -> None:
             if isinstance(result, CurbstoneError):
@@ -124,11 +124,11 @@ class Polls:
 
     @property
     def count(self) -> int:
-        """How many requests wait."""
+        """The number of waiting requests."""
         return len(self._open)
 
     def release(self) -> None:
-        """End all waiting requests with None: the server stops. Requests that have their result keep it."""
+        """End all waiting requests with None: the server is stopping. Requests that have their result keep it."""
         for future, waiter in list(self._open.items()):
             if not future.done() and waiter.cancel():
                 future.set_result(None)

@@ -2,8 +2,8 @@
 
 A page of another origin gets nothing unless its origin is listed. A page that made its own name resolve to this machine
 (DNS rebinding) is recognized by its Host: only addresses, `localhost`, names under it and the names in the settings are
-ours. This holds on every listener, because behind a published port of a container even a page on this machine does not
-come from a loopback address.
+ours. This holds on every listener, because behind a published port of a container even requests from this machine do
+not have a loopback address.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EXPOSED: Header = (b"access-control-expose-headers", b"*")
 _VARY: Header = (b"vary", b"Origin")
 _TRUSTED_HOSTS_MAX = 1000
 _BROWSERS = b"Mozilla/"
-"""The User-Agent of every browser begins with this, and that of few programs."""
+"""The User-Agent of every browser, but of few other programs, begins with this."""
 _OF_A_PAGE = b"x-requested-with"
 
 
@@ -39,13 +39,13 @@ class OriginPolicy:
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.cors_origins)
         self._hosts = frozenset(("localhost", *(name.lower().rstrip(".") for name in settings.hosts)))
         self._trusted: set[bytes] = {b""}
-        """Values of Host that were found to be ours. An empty one comes from a program: every browser sends a Host."""
+        """Values of Host known to be ours. The empty one is among them, because every browser sends a Host."""
 
     def admit(self, scope: Scope, send: Send) -> Send:
         """Return the `send` to answer with; it adds the CORS headers for a listed origin.
 
-        Where origins are listed every answer says that it depends on the origin, so that no cache gives a page of a
-        listed origin an answer without these headers.
+        Where origins are listed, every answer has `Vary: Origin`, so that no cache gives a page of a listed origin an
+        answer without these headers.
         """
         named = scope["fields"].named
         host, origin = named.get(b"host", b""), named.get(b"origin", b"")
@@ -89,8 +89,8 @@ class OriginPolicy:
 
         Any page can cause a GET. With EventSource the browser names the page's origin in Origin, and with other
         requests in Sec-Fetch-Site. But it sends neither with an image over plain HTTP from an address that is not this
-        machine's own. So a browser that says nothing about its page must send a header that no page of another origin
-        can set.
+        machine's own. So a browser that does not name its page must send a header that no page of another origin can
+        set.
         """
         named = scope["fields"].named
         origin = named.get(b"origin", b"")

@@ -15,12 +15,12 @@ from curbstone.core.errors import CurbstoneError, EventRefused, IsStandby
 from curbstone.gateway.http.problem_types import kind_of, type_of
 
 RETRY_AFTER_S = {503: 5, 507: 1}
-"""After how many seconds a client may try again what failed for want of room or of a working disk."""
+"""After how many seconds to retry a request that failed because of a full or failing disk."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
 CHALLENGE = (b"www-authenticate", b"Bearer")
-"""Never Basic: a browser asked for that remembers the password, and sends it with the requests of every page."""
+"""Never Basic: after a Basic challenge a browser remembers the password, and sends it with the requests of any page."""
 
 
 class Problem(Exception):
@@ -36,7 +36,7 @@ class Problem(Exception):
     ) -> None:
         super().__init__(detail)
         self.error = error
-        """The error it was made from; None if it is HTTP's own."""
+        """The engine's error; None for a problem of HTTP itself."""
         self.status = status
         self.detail = detail
         self.headers = headers

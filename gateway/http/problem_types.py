@@ -20,7 +20,7 @@ class ProblemType(NamedTuple):
     name: str
     status: int
     error: type[CurbstoneError] | None
-    """The error of the engine or of `access` that it is made from; None for those that only HTTP has."""
+    """The error of the engine or of `access` with this type; None for types that only HTTP has."""
     text: str
 
 
@@ -92,8 +92,8 @@ TYPES = tuple(ProblemType(*row) for row in (
      "This is a standby, which keeps a copy of a server and serves nothing itself. `server` is the address of the "
      "server."),
     ("busy", 503, Busy,
-     "Too many logins wait to be checked, or the user's clients do not finish what they send or do not read what they "
-     "request. Retry."),
+     "Too many logins wait to be checked, or the user's clients have too much unfinished input or unread output. "
+     "Retry."),
     ("queue-full", 507, errors.QueueFull,
      "The message does not fit under the queue's cap and was not stored. Retry after others are settled, or raise the "
      "cap."),

@@ -1,6 +1,6 @@
-"""Where requests begin and end in the bytes that were read, and parsers that read on behind an ignored upgrade.
+"""Finds where requests end in the received bytes, and creates parsers, also for input after an ignored upgrade.
 
-The parser is never given more than the head or the body of one request, so the next one stays unparsed until this one
+The parser never gets more than the head or the body of one request, so the next request stays unparsed until this one
 is answered.
 """
 
@@ -36,7 +36,7 @@ class RequestBoundary:
         if not is_under_way:
             lines = _EMPTY_LINES.match(data, start)
             assert lines
-            start = lines.end()  # empty lines may come before a request, and end nothing
+            start = lines.end()  # empty lines before a request end nothing
         if tail:
             found = (tail + data).find(_BLANK_LINE) - len(tail)
             is_found = found >= -len(tail)

@@ -14,7 +14,7 @@ from curbstone.gateway.http.fields import Header
 from curbstone.gateway.http.problem import Problem, problem_body, problem_headers, problem_of
 
 NO_SNIFFING: Header = (b"x-content-type-options", b"nosniff")
-"""Makes a browser take the Content-Type as it is and not guess another."""
+"""Keeps a browser from guessing another Content-Type."""
 
 OPAQUE: tuple[Header, ...] = (NO_SNIFFING, (b"content-security-policy", b"sandbox"), (b"cache-control", b"no-store"))
 """Headers of a reply that is a message: no browser guesses another type for it or runs it as a page, and no cache

@@ -9,7 +9,7 @@ AnyScope = Mapping[str, Any]
 """An ASGI scope, which hot paths are given, or Starlette's Request, which can be read like one."""
 
 BASE = "base"
-"""The key in a request's scope for the path that the gateway is mounted at. It is missing where that is the root."""
+"""The key in a request's scope for the path that the gateway is mounted at; missing if that is the root."""
 
 
 def base_of(scope: AnyScope) -> str:

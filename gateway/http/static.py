@@ -38,8 +38,8 @@ class StaticPage:
     def __init__(self, folder: str, policy: str) -> None:
         """`folder` is in the gateway's package; `policy` is the page's Content-Security-Policy.
 
-        `{nonce}` in both stands for a new secret in each reply. A browser runs only scripts that the page names with
-        it, and their imports. Other files of this server it does not run, because they could be messages.
+        `{nonce}` in both stands for a new secret in each reply. A browser runs only the scripts that the page names
+        with it, and their imports. It does not run other files of this server, because they could be messages.
         """
         self._folder = folder
         self._policy = policy

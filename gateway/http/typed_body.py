@@ -1,7 +1,7 @@
-"""Request bodies as types: a msgspec struct for each, whose members have the rules that errors quote.
+"""Request bodies as msgspec structs, whose members carry the rules that errors quote.
 
-So what a request may say is in one place, and is not checked by hand. A whole number may also be given as 5.0 or as
-text, because JSON does not distinguish 5.0 from 5 and form fields have only text.
+A whole number may also be given as 5.0 or as text, because JSON does not distinguish 5.0 from 5 and form fields have
+only text.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def typed(value: object, kind: type[B]) -> B:
 
 
 def _is_meant(given: object, got: object) -> bool:
-    """Return whether a value was converted to what it means.
+    """Return whether a value was converted without a change of meaning.
 
-    msgspec converts numbers loosely here, and then also takes 1 for true and "null" for None.
+    msgspec converts numbers loosely here, and then also accepts 1 as true and "null" as None.
     """
     return not isinstance(got, bool | None) or type(given) is type(got)
 

@@ -2,8 +2,8 @@
 
 Data frames and pings are parsed and encoded here. At tens of thousands of messages a second, this costs an eighth of a
 general parser, and a flood of tiny frames delays no other client. Only the latest ping must be answered (RFC 6455
-§5.5.3), so pongs can't pile up. All else (the close, and what breaks the protocol) is left to the sans-IO protocol of
-`websockets`, frame by frame.
+§5.5.3), so pongs can't pile up. The sans-IO protocol of `websockets` handles the rest (the close, and violations of the
+protocol), frame by frame.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ def _head(first: int, size: int) -> bytes:
 class Frames:
     """The frames of one connection after its handshake.
 
-    `receive` takes bytes as they come and returns the complete messages among them, in order. After each call,
-    `take_output` has what must be written in answer (the close frame), and `take_pong` what may be written when there
-    is room. Once `is_closed` is true, nothing more is received. `too_big` says that a message above the limit has
-    begun: it is not read, and the owner must send the peer the reason and `close`.
+    `receive` takes bytes and returns the messages that they complete, in order. After each call, `take_output` returns
+    the bytes that must be written (the close frame), and `take_pong` those that may be written when there is room. Once
+    `is_closed` is true, nothing more is received. `too_big` is set when a message above the limit has begun: it is not
+    read, and the owner must send the peer the reason and `close`.
     """
 
     def __init__(self, message_bytes_max: int) -> None:
@@ -105,7 +105,7 @@ class Frames:
         self.pieces = 0
         """How many pings, pongs and tiny fragments the last read had."""
         self.is_another = False
-        """Whether the last read completed a message or a control frame, so that what is unfinished is new."""
+        """Whether the last read completed a message or a control frame, so that the unfinished one is a new one."""
         self.is_closed = False
         self.peer_closed = False
         self.too_big = False
@@ -136,7 +136,7 @@ class Frames:
 
     @property
     def unfinished_bytes(self) -> int:
-        """How many bytes are kept of an unfinished message or frame; above 0 if there is one."""
+        """The bytes held of an unfinished message or frame; above 0 if there is one."""
         return len(self._buffer) + (0 if self._partial is None else len(self._partial) + 1)
 
     def _read(self, data: bytes, messages: list[Inbound]) -> None:
@@ -239,7 +239,7 @@ class Frames:
         return True
 
     def _after_close(self, data: bytes) -> None:
-        """Look for the peer's close frame in what it sent before it saw ours. Only the heads of frames are read."""
+        """Find the peer's close frame behind frames sent before it saw ours. Only the heads of frames are read."""
         if self.peer_closed:
             return
         if self._tail:
@@ -283,5 +283,5 @@ class Frames:
         return _head(_PONG, len(self._ping)) + self._ping if is_due else b""
 
     def take_output(self) -> bytes:
-        """Return what must be written now: the close frame."""
+        """Return the bytes that must be written now: the close frame."""
         return b"".join(self._protocol.data_to_send())

@@ -5,8 +5,8 @@ the client settles: `{"ackId"}`, `{"ackToId"}`, `{"nackId"}`, `{"rejectId"}`. An
 `{"token"}` logs in again.
 
 With `confirm=json` settling is answered: by `{"settled": [ids]}` when it is on disk, or by `{"stale": [ids]}` if a
-delivery has ended; and `{"window"}` changes how many deliveries may be unsettled. With `lease` in addition, a delivery
-ends after so many seconds, which is reported as `stale`; `{"extendId", "seconds"}` prolongs it.
+delivery has ended; and `{"window"}` changes how many deliveries may be unsettled. With `lease=seconds` in addition, a
+delivery ends after that time, which is reported as `stale`; `{"extendId", "seconds"}` prolongs it.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class ConsumeSession:
         self._fail(error)
 
     def _fail(self, error: CurbstoneError | Problem) -> None:
-        """Tell the client the error and close; unsettled deliveries return."""
+        """Send the client the error and close; unsettled deliveries are requeued."""
         if self._subscription.is_closed:
             return
         self._subscription.traffic.refuse(error, reason_of(error))
@@ -126,7 +126,7 @@ class ConsumeSession:
         """See `Session.reading`: nothing here has a deadline."""
 
     def stop(self) -> None:
-        """See `Session.stop`. The engine has all acks that came before."""
+        """See `Session.stop`. The engine has all earlier acks."""
         self._wire.close(GOING_AWAY, "the server is stopping")
 
     def closed(self) -> None:

@@ -1,4 +1,4 @@
-"""Settles what a WebSocket's client names but did not receive there: leases, and deliveries of other connections.
+"""Settles leases, and deliveries of other connections, that the client of a WebSocket names.
 
 `{"ackId"}`, `{"nackId"}` and `{"rejectId"}` can name these (`access.ack_ids`); the other commands can't.
 """
@@ -35,10 +35,10 @@ class ForeignAcks:
         self._confirms = confirms
 
     def settle(self, wire: WebSocketPort, command: dict[str, Any], failed: Failed, own: str = "") -> bool:
-        """Settle what a command names; return False if it names nothing elsewhere.
+        """Settle the delivery or lease that a command names; return False if it names none.
 
-        An id that begins with `own` was delivered to this socket. `failed(why, command)` is called if the command is
-        not carried out. Raise BadRequest or NotAllowed.
+        An id that begins with `own` was delivered to this socket. `failed(why, command)` is called if the command
+        fails. Raise BadRequest or NotAllowed.
         """
         ack_id = next((command[name] for name in _NAMES if isinstance(command.get(name), str)), "")
         if not ack_id or (own and ack_id.startswith(own)):

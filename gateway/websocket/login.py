@@ -1,7 +1,7 @@
 """The login of a WebSocket: the socket ends when its right is lost or its login expires, unless that is renewed.
 
-`{"token":"…"}` logs the same user in again, at any time. The answer is `{"expires":…}`, or an error; after an error the
-connection keeps the login it has.
+`{"token":"…"}` logs the same user in again, at any time. The answer is `{"expires":…}`, or an error, after which the
+connection keeps its login.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SocketLogin:
     ) -> None:
         """`check` raises if the right that the socket needs is lost."""
         self.access = access
-        """What the client may do; changes when it logs in again."""
+        """The client's access; replaced when it logs in again."""
         self._connections = connections
         self._caller = caller
         self._check = check
@@ -65,7 +65,7 @@ class SocketLogin:
 
     @property
     def client_info(self) -> ClientInfo:
-        """Who the client is, for those who look at a queue that it consumes from."""
+        """The client's description in a queue's list of consumers."""
         return client_info_of(self._caller, self.access.identity)
 
     def begin(self, fail: Callable[[CurbstoneError], None], unacked: Callable[[], int] = lambda: 0) -> None:

@@ -38,7 +38,7 @@ class Batch:
         self.left = count
         self.size = size
         self.outcomes: list[tuple[CurbstoneError | None, int, int]] = []
-        """As `Published` has them. A negative seq is that of the message that has the unique name of this one."""
+        """The arguments of `Published`. A negative seq is that of the message that has the unique name of this one."""
 
 
 def _ignore(_batch: Batch, _error: CurbstoneError | None, _first_seq: int, _count: int) -> bool:
@@ -60,7 +60,7 @@ class OrderedConfirms:
         self._unconfirmed = InFlight(UNCONFIRMED_MAX, UNCONFIRMED_BYTES_MAX)
         self._throttle = Throttle("websocket", self._released)
         self._kept: list[Inbound] = []
-        """Frames that wait until the user is within its rate, or until other servers have been asked for a queue."""
+        """Frames that wait until the user is within its rate, or until a queue was looked up on other servers."""
         self._is_looking = False
         self._failure: tuple[int, str] | None = None
         self._is_held = False
@@ -73,7 +73,7 @@ class OrderedConfirms:
 
     @property
     def takes_more(self) -> bool:
-        """Whether new frames are handled: not once the end is near."""
+        """Whether new frames are handled; false once the connection is ending."""
         return not (self._failure or self._is_closed)
 
     @property
@@ -126,7 +126,7 @@ class OrderedConfirms:
         try:
             target.publish(messages, on_done, key=key, numbered=numbered)
         except CurbstoneError as error:
-            if len(messages) > 1 and numbered is None:  # only one of them may be the reason
+            if len(messages) > 1 and numbered is None:  # maybe only one of them is at fault
                 for message in messages:
                     self.publish(target, [message], len(message.body), key=key, place=place)
                 return
@@ -137,7 +137,7 @@ class OrderedConfirms:
             on_done(refusal, 0, len(messages))
 
     def refuse(self, place: object, size: int, error: CurbstoneError) -> None:
-        """Answer, in its turn, one message that is not published. `size` is what it counts as until then."""
+        """Answer, in its turn, a message that is not published. Until then it counts as `size` bytes."""
         if self._is_closed:
             return
         batch = Batch(None, place, 0, size)
@@ -146,7 +146,7 @@ class OrderedConfirms:
         self._settle()
 
     def end(self, status: int, text: str) -> None:
-        """Take no more messages; close for this reason once all that were taken are answered."""
+        """Take no more messages; close with this reason once the earlier ones are answered."""
         if not self._failure:
             self._failure = (status, text)
             self._finish()
@@ -162,7 +162,7 @@ class OrderedConfirms:
         self._read_on()
 
     def close(self) -> None:
-        """Drop everything: the connection is over. Messages that were taken are still published."""
+        """Drop all state: the connection is closed. Messages that were taken are still published."""
         self._is_closed = True
         self._throttle.close()
         self._batches.clear()
@@ -176,7 +176,7 @@ class OrderedConfirms:
             self._wire.hold()
 
     def _released(self) -> None:
-        """Hand on the kept frames: the user is within its rate again, or other servers have answered."""
+        """Handle the kept frames: the user is within its rate again, or other servers have answered."""
         kept, self._kept = self._kept, []
         self._receive(kept)
         if not self._is_closed:

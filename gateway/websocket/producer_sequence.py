@@ -3,7 +3,7 @@
 The first frame has the producer's last number in the queue. Each message has the number after that of the message
 before. `seq` in its metadata gives it another number. If an application's own numbers have gaps, `after` gives the
 number before this one. A refused message keeps its number: the messages after it are refused, too, until another
-message is stored under that number, or one says with `after` that it is left out.
+message is stored under that number, or a message skips it with `after`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ProducerSequence:
             self._given[id(message)] = fields.get(_SEQ), fields.get(_AFTER)
 
     def skip(self, fields: Mapping[str, Any]) -> None:
-        """Give a number to a message with these metadata, which was refused before it was published."""
+        """Assign a number to a message with these metadata, which was refused before it was published."""
         try:
             self._next = number(_SEQ, fields.get(_SEQ, self._next), 1) + 1
         except BadRequest:

@@ -1,8 +1,8 @@
 """The transport side of a WebSocket: handshake, reads, writes, pings, deadlines, and the end.
 
 It drives a `session.Session` directly from the event loop's callbacks, with one call for each read and one write for
-each turn. Its rules hold for every WebSocket, whatever protocol is spoken on it: a message must be complete in time,
-the unfinished messages of all peers together are bounded, and only the latest ping is answered, when there is room.
+each turn. Its rules hold for every subprotocol: a message must be complete in time, the unfinished messages of all
+peers together are bounded, and only the latest ping is answered, when there is room.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class WebSocketProtocol(TurnStream):
         account: Account,
         turns: Turns,
     ) -> None:
-        """`account` has what the connection holds; `turns` are the process's."""
+        """`account` counts the bytes that the connection holds; `turns` are the process's."""
         super().__init__(loop, turns, account)
         self._transport = transport
         self._session: Session | None = session
@@ -99,7 +99,7 @@ class WebSocketProtocol(TurnStream):
         self.leave: Callable[[], None] | None = None
         """Called when the connection is closed."""
         self._kept_bytes = 0
-        """What the session holds of messages that are only a part of something."""
+        """The bytes that the session holds of incomplete input."""
         self._message = ReceiveDeadline(MESSAGE_S_MAX * 1000, MESSAGE_BYTES_PER_S)
         self._heard_at = loop.time()
         self._pinged = False
@@ -107,7 +107,7 @@ class WebSocketProtocol(TurnStream):
 
     @property
     def unfinished_bytes(self) -> int:
-        """How many bytes it holds of a message that is not complete."""
+        """The bytes that it holds of an incomplete message."""
         return self._frames.unfinished_bytes
 
     def begin(self, response: bytes, rest: bytes) -> None:
@@ -154,7 +154,7 @@ class WebSocketProtocol(TurnStream):
         self.changed()
 
     def eof_received(self) -> None:
-        """The peer sends no more. Ends the session, since deliveries would be lost; None closes the connection."""
+        """End the session: the peer has closed its half, so deliveries would be lost. None closes the connection."""
         self._end_session()
 
     def connection_lost(self, _error: Exception | None) -> None:

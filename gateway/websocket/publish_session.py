@@ -1,14 +1,14 @@
 """A WebSocket that publishes to a queue or an event (subprotocol `publish`).
 
-A message comes as a metadata frame (a JSON object, or an empty text frame for none) and a payload frame, or as one JSON
-object with `message`, or as a single binary frame. `{"token"}` logs in again.
+A message is a metadata frame (a JSON object, or an empty text frame for none) and a payload frame, or one JSON object
+with `message`, or a single binary frame. `{"token"}` logs in again.
 
-Messages are answered in their order: after the commit by an empty text frame or `{"id":…}`, or by an
-error in place of that. A message to an event is confirmed when all queues that are bound to the event have it. Messages
-after a refused one are stored and confirmed as usual, but see `producer_sequence.py` for a numbered producer.
+Messages are answered in their order: after the commit by an empty text frame or `{"id":…}`, or by an error instead. A
+message to an event is confirmed when all bound queues have it. Messages after a refused one are stored and confirmed as
+usual, but see `producer_sequence.py` for a numbered producer.
 
-The connection is closed, after everything before is answered, if a frame is no part of a message, so that it is unknown
-where the next message begins, or if the destination or the right to it is gone.
+After all earlier messages are answered, the connection is closed if a frame is not part of a message, because the start
+of the next message is then unknown, or if the destination or the right to it is gone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FINAL = (NoSuchQueue, NotAllowed, NotLoggedIn)
 
 
 class _NotAMessage(Exception):
-    """A frame is no part of a message, so the frames after it can't be read."""
+    """A frame is not part of a message, so the frames after it can't be read."""
 
 
 class PublishSession:
@@ -69,7 +69,7 @@ class PublishSession:
         self._settings = settings
         self._groups = groups
         self._metadata: dict[str, Any] | None = None
-        """The metadata frame of a message whose payload frame is still to come."""
+        """The metadata frame of a message whose payload frame has not arrived yet."""
         self._keys: dict[int, str] = {}
         """Idempotency keys, by the `id` of messages that are not published yet."""
         self._confirms = OrderedConfirms(self._traffic, self._answer)
@@ -121,7 +121,7 @@ class PublishSession:
         self._publish(batch)
 
     def _fields(self, text: bytes) -> dict[str, Any] | None:
-        """Return the message that a text frame has as a JSON object; None if its payload comes later, or it is none."""
+        """Return the JSON object of a complete message in a text frame; None for a metadata frame or another frame."""
         if not text:
             self._metadata = {}
             return None

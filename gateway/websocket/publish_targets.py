@@ -1,4 +1,4 @@
-"""Where the messages of a publishing WebSocket go, and how each is confirmed."""
+"""The destinations of a publishing WebSocket, and how they confirm messages."""
 
 from __future__ import annotations
 

@@ -91,10 +91,9 @@ class QueuesSession:
         self._stale: list[str] = []
         self._shares_queues = access.shares_queues
         self._looked_for = ""
-        """The queue that other servers were asked for after the last read. If it is still not there, it does not
-        exist."""
+        """The queue that was looked up on other servers after the last read. If still unknown, it does not exist."""
         self._unlooked: CurbstoneError | None = None
-        """Why other servers could not be asked; then it is unknown whether the queue exists."""
+        """Why other servers could not be queried; then it is unknown whether the queue exists."""
 
     @property
     def expires_ms(self) -> int:
@@ -151,7 +150,7 @@ class QueuesSession:
             self._fail(failure)
 
     def _has_to_look(self, command: dict[str, Any], looked_for: str) -> bool:
-        """Return whether a command names a queue, not `looked_for`, that another server may have made just now."""
+        """Return whether a command names a queue, not `looked_for`, that another server may have just created."""
         place = command.get(_PUBLISH, command.get(_SUBSCRIBE))
         if not isinstance(place, str) or place in self._targets or place == looked_for:
             return False
@@ -356,7 +355,7 @@ class QueuesSession:
             self._wire.send(_refusal(error, {_PUBLISH: batch.place}) * count)
         return True
 
-    # ------------------------------------------------------------ what ends, and what the client is sent
+    # ------------------------------------------------------------ output, and the end
 
     def _queue_name(self, text: object) -> QueueName:
         if not isinstance(text, str):

@@ -1,4 +1,4 @@
-"""The WebSockets of queues and events: which session a request gets, or why it is refused."""
+"""The WebSockets of queues and events: creates the session for a request, or refuses it."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class WebSocketRoutes:
         if protocol != PublishSession.subprotocol:
             raise BadRequest("an event can't be consumed from; bind a queue to it and consume from the queue")
         if query.get("confirm"):
-            raise BadRequest("leave confirm out: each copy of a message to an event has an id of its own")
+            raise BadRequest("leave confirm out: each copy of a message to an event has its own id")
         if "producer" in query:
             raise BadRequest("leave producer out: only messages to a queue have numbers")
         access = request.access
@@ -192,7 +192,7 @@ def _offered(request: SocketRequest) -> set[str]:
 
 
 def _may_be_new(path: str, access: AuthorizedBroker) -> bool:
-    """Return whether a path names a queue that another server may have made just now."""
+    """Return whether a path names a queue that another server may have just created."""
     match = _PATH.fullmatch(path)
     if match is None or match[2] == "events":
         return False

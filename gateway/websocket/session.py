@@ -1,4 +1,4 @@
-"""The two halves of a WebSocket: a session for the protocol, and a wire for the socket.
+"""The interface between a WebSocket's session (the protocol) and its wire (the socket).
 
 The wire hands complete messages to the session and writes what the session sends. Neither waits for the other. A
 session owns no socket, clock or task.
@@ -31,7 +31,7 @@ class SocketRequest(NamedTuple):
     server: tuple[str, int | None] | None
     caller: Caller
     access: AuthorizedBroker
-    """What the client may do; anonymous access before the login."""
+    """The client's access; anonymous before the login."""
     logged_in: Callable[[str], object] = str
     """To be called with the user's name when the login is later."""
     is_tls: bool = False
@@ -62,7 +62,7 @@ class Session(Protocol):
         """Handle the complete messages of one read; at least one."""
 
     def too_big(self) -> None:
-        """Tell the peer that its message is above the limit, and close."""
+        """Report to the peer that its message is above the limit, and close."""
 
     def refuse(self, status: int, reason: str) -> None:
         """Refuse the peer's unfinished message, and close. 408: the peer was too slow; 503: it may try again."""
@@ -74,17 +74,17 @@ class Session(Protocol):
         """Continue after `hold`: there is room again."""
 
     def reading(self, on: bool) -> None:
-        """Note that reading stopped or continued, for whatever reason: a peer that is not read can't be late."""
+        """Note that reading stopped or continued: a peer that is not read can't be late."""
 
     def stop(self) -> None:
-        """Finish what is under way, then close the wire with 1001: the server stops."""
+        """Finish the work under way, then close the wire with 1001: the server is stopping."""
 
     def closed(self) -> None:
         """The connection has ended, or is about to. Called once."""
 
 
 Opener = Callable[[SocketRequest], Session]
-"""Makes the session for a request; raises Problem or CurbstoneError to refuse it."""
+"""Creates the session for a request; raises Problem or CurbstoneError to refuse it."""
 
 
 def error_frame(code: int, text: str) -> bytes:
@@ -109,7 +109,7 @@ def asks_for_frames(request: SocketRequest) -> bool:
 
 
 class RefusedSession:
-    """Tells its problem and closes; see the module's docstring. Implements `session.Session`."""
+    """Sends a problem and closes. Implements `session.Session`."""
 
     expires_ms = 0
     delivers = False

@@ -1,6 +1,6 @@
-"""Leases on a consuming WebSocket (`?lease=`): how long its deliveries last, even if the connection stays.
+"""Leases on a consuming WebSocket (`?lease=seconds`).
 
-Each delivery lasts so many seconds from when it was sent or last extended; then it is given back.
+Each delivery lasts for that time since it was sent or last extended; then it is requeued.
 """
 
 from __future__ import annotations

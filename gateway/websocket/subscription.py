@@ -2,7 +2,7 @@
 
 An `ackId` names one delivery of one subscription of one connection, as in "5f0c91aa43d7.7". After a reconnect it names
 nothing, so it can't settle another message. While the connection lasts, the delivery can also be settled over other
-protocols (`access.ack_ids`). The session decides whose socket this is, who is logged in there, and what an error ends.
+protocols (`access.ack_ids`). The socket, its login, and the effect of an error belong to the session.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Ending(NamedTuple):
 
 
 def ending_of(command: dict[str, Any]) -> Ending:
-    """Return which delivery a command ends, and how; raise BadRequest."""
+    """Return the delivery that a command ends, and how; raise BadRequest."""
     match command:
         case {"ackId": str(ack_id), **options}:
             _check_alone(options)
@@ -215,7 +215,7 @@ class Subscription:
         self._open.resize(window)
 
     def carry_out(self, command: dict[str, Any]) -> None:
-        """Settle or extend the delivery that a command names; raise BadRequest, or Problem if it names none."""
+        """Settle or extend the delivery in a command; raise BadRequest, or Problem if it names none."""
         consumer = self._open
         if self.confirms and self._is_stale(consumer, command):
             return
@@ -245,7 +245,7 @@ class Subscription:
         self._wire.send(text_frame(orjson.dumps({"extended": [ack_id]})))
 
     def _ran_out(self, numbers: list[int]) -> None:
-        """Give back deliveries that were not settled in time, and notify the client."""
+        """Requeue deliveries that were not settled in time, and notify the client."""
         consumer = self._consumer
         if consumer is None:
             return
@@ -295,14 +295,14 @@ class Subscription:
             return on_settled
 
         def done(error: CurbstoneError | None) -> None:
-            if error is None or seq in consumer.unsettled:  # nothing can be written, and the consumer still has it
+            if error is None or seq in consumer.unsettled:  # after a failed write the consumer still has it
                 on_settled(error)
             else:
                 refused(error, {"rejectId": ack_id})
 
         return done
 
-    # ------------------------------------------------------------ what is settled elsewhere
+    # ------------------------------------------------------------ settled over other connections
 
     @property
     def owner(self) -> str:
@@ -320,7 +320,7 @@ class Subscription:
         """See `access.ack_ids.Holder`."""
         self._forget(self.number(ack_id))
 
-    # ------------------------------------------------------------ the book of what is unsettled
+    # ------------------------------------------------------------ the unsettled deliveries
 
     def _claim(self, number: int) -> int:
         """Remove an unsettled delivery and return its seq; raise UNKNOWN_ID for a number that names none."""
@@ -384,7 +384,7 @@ class Subscription:
             self._failed(error)
 
     def close(self) -> None:
-        """Close: unsettled deliveries return to their places."""
+        """Close: unsettled deliveries are requeued at their places."""
         self.is_closed = True
         if self.name:
             self._login.detach(self.name)

@@ -101,7 +101,7 @@ def test_standby_reports_a_missing_server_and_serves_after_promotion(tmp_path: P
             standby.has_been_current()
             at = standby.status_url
             server.kill()
-            reason = f"there is no connection to the server at {server.url}"
+            reason = f"not connected to the server at {server.url}"
             wait_until(lambda: get(f"{at}/healthz")[1]["reasons"] == [reason])
             assert get(f"{at}/healthz")[1]["status"] == "degraded"
             assert get(f"{at}/v2/standby")[1]["lag_seconds"] is not None, "it goes on counting"

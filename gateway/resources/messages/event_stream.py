@@ -2,8 +2,8 @@
 
 Each event is one lease, with its `ackId` as the event's id. The client settles it with POST `…/messages/ack`, over any
 connection. A stream has at most `limit` unsettled leases. They outlive the stream: a client that has lost its
-connection can still settle them. If its next stream names the last event it saw in `Last-Event-ID`, the leases after
-that one, which the client never saw, are given back at once.
+connection can still settle them. If its next stream names the last event it saw in `Last-Event-ID`, the later leases,
+which the client never saw, are requeued.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ class EventStream:
         self._bell = Bell()
         self._waiter: Waiter | None = None
         self._room: Waiting | None = None
-        """Set while the stream waits until its user's connections hold less."""
+        """Set while the stream waits because its user's connections hold too much unread output."""
         self._output: list[bytes] = []
         self._unwritten: list[Lease] = []
-        """The leases in the output."""
+        """The leases in the output that is being written."""
         self._error: CurbstoneError | None = None
         self.is_closed = False
         self._number = 0
@@ -144,7 +144,7 @@ class EventStream:
                 self._waiter = None  # otherwise it would keep this
 
     def _pause(self) -> None:
-        """Take no more messages: the user's connections hold too much that they do not read."""
+        """Lease no more messages: the user's connections hold too much unread output."""
         if self._waiter is not None and self._waiter.cancel():
             self._waiter = None
 
@@ -175,7 +175,7 @@ class EventStream:
         if isinstance(leases, CurbstoneError):
             self._fail(leases)
             return
-        if self.is_closed:  # the stream is over, so no client would see them
+        if self.is_closed:  # no client would see them
             self.queue.give_back(leases)
             return
         for lease in leases:
@@ -225,7 +225,7 @@ class EventStream:
         self.is_closed = True
         self._bell.ring()
 
-    # ------------------------------------------------------------ what becomes of what was sent
+    # ------------------------------------------------------------ the leases that were sent
 
     def settled(self, token: str) -> None:
         """Note that a lease has ended."""
@@ -253,7 +253,7 @@ class EventStream:
 
 
 class EventStreams:
-    """All streams: the open ones, and those that have ended but whose leases have not."""
+    """The open streams, and ended streams that still have leases."""
 
     def __init__(self, authenticator: Authenticator, host: Host, traffic: Traffic) -> None:
         self._authenticator = authenticator
@@ -272,7 +272,7 @@ class EventStreams:
         return self._authenticator.use_ticket(ticket, "events", name, caller_of(scope, STREAM)) if ticket else access
 
     async def open(self, stream: EventStream, last_event_id: str) -> None:
-        """Register a stream. If its client names the last event it saw, take back the leases after that one.
+        """Register a stream. If its client names the last event it saw, requeue the leases after that one.
 
         Raise TooMany if its user has too many streams.
         """
@@ -326,12 +326,12 @@ class EventStreams:
                 stream.unsettled[token].expires_ms = expires_ms
 
     def give_back(self, queue: Queue, leases: list[Lease]) -> None:
-        """Give back leases that were never sent."""
+        """Requeue leases that were never sent."""
         self.settled([lease.token for lease in leases])
         queue.give_back(leases)
 
     def release(self) -> None:
-        """End all streams: the server stops."""
+        """End all streams: the server is stopping."""
         for stream in list(self.streams):
             stream.end()
 

@@ -1,4 +1,4 @@
-"""Events over HTTP: which queues are bound to each, and publishing to all of them at once.
+"""Events over HTTP: their bound queues, and publishing to all of these queues.
 
 An event belongs to a project, and so do the queues bound to it. It is never created: it exists as long as a queue is
 bound to it. A message that is published while no queue is bound is stored nowhere, and the reply says so.
@@ -72,7 +72,7 @@ class Events:
         return Response(status_code=204)
 
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST messages: every bound queue gets a copy, or refuses it by its own options."""
+        """POST messages: every bound queue gets a copy, or refuses it according to its own options."""
         project, event = self._event(scope)
         message = await read_message(scope, receive, self._settings, self._settings.max_message_size)
         self._traffic.published += 1

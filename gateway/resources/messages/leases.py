@@ -1,4 +1,4 @@
-"""Leases over HTTP: take messages for a while, and settle them over any connection."""
+"""Leases over HTTP: take messages for a limited time, and settle them over any connection."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Wanted(Body):
 
 
 class Settled(Body):
-    """The body of an ack: which leases it settles."""
+    """The body of an ack: the leases that it settles."""
 
     what = "an ack"
 
@@ -69,7 +69,7 @@ class Settled(Body):
 
 
 class Returned(Settled):
-    """The body of a nack: which leases end, and what becomes of their messages."""
+    """The body of a nack: the leases that end, and whether their messages are requeued or dead-lettered."""
 
     what = "a nack"
     may_be_null = ("delay",)
@@ -80,7 +80,7 @@ class Returned(Settled):
 
 
 class Extended(Settled):
-    """The body of an extension: which leases last longer, and for how long."""
+    """The body of an extension: the leases, and their new duration."""
 
     what = "an extension"
 
@@ -97,7 +97,7 @@ class Leases:
         self._traffic = traffic
 
     async def lease(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST lease: take up to `count` messages. Each returns by itself after `seconds`."""
+        """POST lease: take up to `count` messages. Unless settled, each is requeued after `seconds`."""
         queue, asked = await self._call(scope, receive, Wanted)
         duration_ms = _lasting_ms(queue, asked.seconds)
         group = group_named(asked.group)
@@ -116,7 +116,7 @@ class Leases:
         scope: Scope,
         receive: Receive,
     ) -> list[Lease]:
-        """Take leases and return them. If the client has left meanwhile, give them back and raise ClientGone."""
+        """Take leases and return them. If the client has left meanwhile, requeue them and raise ClientGone."""
         access, caller = access_of(scope), caller_of(scope)
         await wait_for_budget(scope)
         if longest_ms:
@@ -189,5 +189,5 @@ class Leases:
 
 
 def _lasting_ms(queue: Queue, seconds: float | None) -> int:
-    """Return the duration of a lease: what the client asks for, else the queue's option `lease`."""
+    """Return the duration of a lease: the requested one, else the queue's option `lease`."""
     return lease_ms(queue.options.lease if seconds is None else seconds)

@@ -1,4 +1,4 @@
-"""One message by its id: look at it, or cancel it, whatever its state."""
+"""One message by its id, in any state: peek at it, or cancel it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def find_message(queue: Queue, message_id: str) -> Peeked | None:
-    """Return the message with an id as it is in the queue now, or None if it is not there."""
+    """Return the message with this id and its current state, or None if the queue does not have it."""
     seq = queue.parse_id(message_id)
     if not seq:
         return None
@@ -35,7 +35,7 @@ class OneMessage:
     """The handlers of `/v2/{project}/queues/{queue}/messages/{id}`."""
 
     async def get(self, request: Request) -> Response:
-        """GET: the message as it is now, without taking it."""
+        """GET: the message and its current state, without taking it."""
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         encoding = encoding_of(query_of(request))
         found = await find_message(queue, request.path_params["id"])

@@ -82,7 +82,7 @@ class Messages:
         await reply(send, 201, fields)
 
     async def delete(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """DELETE: take one message. It is settled when the reply is sent, and only if the client is still there."""
+        """DELETE: take one message. It is settled when the reply is sent, and only if the client is still connected."""
         queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
         query = query_of(scope)
         refuse_filter(query)
@@ -120,7 +120,7 @@ class Messages:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Deliver one message as a lease: the client has to confirm it in time, or it returns."""
+        """Deliver one message as a lease: unless the client confirms it in time, it is requeued."""
         duration_ms = lease_ms(query["confirm"])
         taken = await self._leases.take(queue, 1, duration_ms, group, longest_ms, scope, receive)
         if not taken:
@@ -131,7 +131,7 @@ class Messages:
         await reply(send, 200, fields, lease.delivery.message.body)
 
     async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """GET: look at messages without taking them; with `Accept: text/event-stream`, take them as a stream."""
+        """GET: peek at messages; with `Accept: text/event-stream`, take them as a stream."""
         is_stream = scope["method"] == "GET" and wants_stream(scope["fields"])
         query = query_of(scope)
         access = self._streams.login(scope, name_in(scope), query) if is_stream else access_of(scope)
@@ -182,7 +182,7 @@ def _headers(queue: Queue, delivery: Delivery) -> list[tuple[bytes, bytes]]:
 
 
 async def _peek(queue: Queue, look: Callable[..., None], limit: int, after: int) -> list[Peeked]:
-    """Look at a few messages at a time, so that at most twice the bytes of a reply are in memory."""
+    """Peek at a few messages at a time, so that at most twice the bytes of a reply are in memory."""
     at_once = max(PEEK_BYTES_MAX // queue.options.max_message_size, 1)
     found: list[Peeked] = []
     size = 0

@@ -1,7 +1,7 @@
 """The façade of SoftLayer's MQ, under `/mq`: six endpoints for the queues of the client's home project.
 
-Fetching a message leases it for `--mq-delay`, the same time for all; unless it is deleted in that time, it returns to
-its place. A message is deleted by its id, whatever its state. The ids are the engine's.
+Fetching a message leases it for `--mq-delay`; unless it is deleted in that time, it returns to its place. A message is
+deleted by its id, whatever its state. The ids are the engine's.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _Mq:
         )
 
     async def fetch(self, request: Request) -> Response:
-        """GET a message: no other client gets it for `--mq-delay`; then it returns, unless it was deleted."""
+        """GET a message: no other client gets it for `--mq-delay`; then it is requeued, unless it was deleted."""
         if request.method == "HEAD":
             raise Problem(
                 405,

@@ -1,4 +1,4 @@
-"""What all POSTs that publish share: reading messages, idempotency keys and numbers of producers, and the answer."""
+"""The common parts of publishing by POST: reading messages, idempotency keys and producer numbers, and the answer."""
 
 from __future__ import annotations
 
@@ -50,13 +50,14 @@ class Stored(NamedTuple):
     """The ids of the messages stored now. A repeated message's id is known only if it is the last its producer
     stored."""
     repeats: int
-    """How many messages were stored before; they are the first ones."""
+    """How many messages had been stored before; they are the first ones."""
     duplicates: tuple[int, ...] = ()
-    """The places of the messages that were not stored, because others have their unique names; the ids are theirs."""
+    """The places of messages that were not stored because other messages have their unique names; `ids` has the ids of
+    those."""
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """The reply's header about messages that were not stored again."""
+        """The reply's header for messages that were not stored again."""
         count = self.repeats + len(self.duplicates)
         return [(DUPLICATE, b"%d" % count)] if count else []
 
@@ -86,7 +87,7 @@ async def publish(queue: Queue, scope: AnyScope, messages: list[Message], *, ato
 
 
 def _named(queue: Queue, messages: list[Message]) -> Stored:
-    """Return the result of a publish with unique names; without a seq, a message was stored under its key before."""
+    """Return the result of a publish with unique names; a message without a seq had been stored under its key."""
     ids = [queue.message_id(message.seq) for message in messages if message.seq]
     duplicates = tuple([place for place, message in enumerate(messages) if message.is_duplicate])
     return Stored(ids, len(messages) - len(ids), duplicates)
@@ -228,7 +229,7 @@ class Batch:
 
 
 def _batch_asked(scope: AnyScope, queue: Queue, messages: list[Message]) -> dict[str, object]:
-    """Let the messages of a request be a batch that reports to the queue in its parameter `to`, if it has that.
+    """If a request has the parameter `to`, make its messages a batch that reports to that queue.
 
     Return the member for the reply, with the id of the batch: that in the parameter `batch`, or a new one. A request
     that is repeated with its Idempotency-Key has the same content, so the id then follows from the key.

@@ -1,8 +1,7 @@
 """Request and reply in one call: publishes a message with a reply address, and waits for the reply.
 
-The address is that of a private queue, which is created for the call and deleted after it. It is written as STOMP
-clients know it (`reply-to`), because most workers speak STOMP. A worker that has only HTTP replies at
-`/v2/replies/{id}`.
+The address is that of a private queue, which is created for the call and deleted after it. It has the form of STOMP's
+`reply-to`, because most workers speak STOMP. A worker that has only HTTP replies at `/v2/replies/{id}`.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ if TYPE_CHECKING:
 
 ANSWERS_MAX = 4
 ANSWERS_BYTES_MIN = 1024 * 1024
-"""A queue for replies has room for a few of the largest, and at least for this many bytes. Only the first is read."""
+"""A queue for replies has room for a few of the largest replies, and for at least this many bytes. Only the first reply
+is read."""
 
 
 class Requests:
@@ -62,7 +62,7 @@ class Requests:
             raise BadRequest("a request can't have a unique name, or replace another one: its answer is for one client")
         access.check_batches(queue.name, [message])
         message.headers += headers.encode([("reply-to", reply_address(box))])
-        if not message.ttl_ms:  # after that no client waits for a reply
+        if not message.ttl_ms:  # so that the request expires when its client stops waiting
             message.orders = changed(message.orders, ttl_ms=max(longest_ms, 1))
         answers = access.private(
             box, {"cap": max(ANSWERS_BYTES_MIN, ANSWERS_MAX * self._settings.max_message_size)}, lambda _error: None

@@ -1,6 +1,6 @@
-"""Looks through a queue for messages: by a text, or by a filter on their headers. It changes nothing.
+"""Searches a queue for messages by a text, or by a filter on their headers. It changes nothing.
 
-A call looks through a bounded part of the queue, page by page, and says how far it has looked.
+A call scans a bounded part of the queue, page by page, and returns where to continue.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 PAGE_BYTES = 2 * MIB
 PAGE_MESSAGES = 10_000
 PAGES_MAX = 10
-"""A filter that costs so much that it gets smaller pages looks at no more than so many."""
+"""The most pages that a search with a costly filter scans; such a filter gets smaller pages."""
 
 
 class Searched(NamedTuple):
-    """What a page has: how many messages and bytes, and the seqs of those that are looked for."""
+    """The scan of one page: its messages and bytes, and the seqs of the matching messages."""
 
     messages: int
     bytes: int
@@ -36,7 +36,7 @@ class Searched(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What was found, how much was looked at, and the seq to continue at; 0 if that is all."""
+    """The matching messages, how much was scanned, and the seq to continue at; 0 at the end of the queue."""
 
     messages: list[Peeked]
     looked: int
@@ -45,13 +45,13 @@ class Found(NamedTuple):
 
 
 def filter_in(query: Mapping[str, str]) -> Filter | None:
-    """Return the filter that a query has, or None; raise BadRequest."""
+    """Return the filter in a query, or None; raise BadRequest."""
     text = query.get("filter", "")
     return filter_of(text) if text else None
 
 
 def searcher(text: str, wanted: Filter | None = None) -> Callable[[list[Frame]], Searched]:
-    """Return a function that looks for a text, in any case of ASCII letters, in what passes a filter.
+    """Return a function that finds the messages that contain a text, ignoring ASCII case, and pass a filter.
 
     It runs on a worker thread.
     """
@@ -86,9 +86,9 @@ async def search_through(
     state: str = "",
     group: str | None = None,
 ) -> Found:
-    """Return up to `limit` messages behind seq `after` that `search` finds, in a state or any, of a group or of all.
+    """Return up to `limit` messages after seq `after` that `search` finds, in `state` (or any), of `group` (or all).
 
-    `wanted` is the filter that it uses. A page may be larger than was asked for by one message.
+    `wanted` is the filter of `search`. The messages may exceed `PEEK_BYTES_MAX` by one message.
     """
     reading = queue.reading
     end, start = reading.next, after + 1
@@ -116,7 +116,7 @@ async def search_through(
 
 
 def after_in(query: Mapping[str, str], queue: Queue) -> int:
-    """Return the seq of the message behind which a query begins, or 0; raise BadRequest."""
+    """Return the seq of the message after which a query begins, or 0; raise BadRequest."""
     after = query.get("after", "")
     seq = queue.parse_id(after) if after else 0
     if seq is None:
@@ -125,6 +125,6 @@ def after_in(query: Mapping[str, str], queue: Queue) -> int:
 
 
 def searched_json(queue: Queue, found: Found) -> bytes:
-    """Return the members of a reply that say how far was looked, each with a comma in front."""
+    """Return the members of a reply that report how much was scanned, each with a comma in front."""
     more = b',"next":"%b"' % queue.message_id(found.following - 1).encode() if found.following else b""
     return b',"looked":{"messages":%d,"bytes":%d}%b' % (found.looked, found.bytes, more)

@@ -22,25 +22,25 @@ from curbstone.gateway.resources.queues.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
 
 WAYS_MAX = 1000
-"""The most different combinations of delay and error in one call. Leases with the same one are settled together."""
+"""The most combinations of delay and error in one call. Leases with the same combination are settled together."""
 
 
 class Rejected(msgspec.Struct, forbid_unknown_fields=True):
-    """A lease whose message is rejected, and why."""
+    """A lease whose message is rejected, with the reason."""
 
     ack_id: str = msgspec.field(name="ackId")
     error: str = ""
 
 
 class Returned(Rejected):
-    """A lease whose message is given back, with what delay, and why."""
+    """A lease whose message is requeued, with the delay and the reason."""
 
     delay: Any = None
     """In seconds; None for the queue's own nack delay."""
 
 
 class Settle(Body):
-    """The body of a settle: which leases end, and how."""
+    """The body of a settle: the leases that end, and how."""
 
     what = "a settle"
 
@@ -49,7 +49,7 @@ class Settle(Body):
     reject: Annotated[list[Rejected], rule("a list of objects with an ackId, and maybe error")] = []
 
     def ways(self) -> dict[End, list[str]]:
-        """Return the leases' tokens by how they end; raise BadRequest for a bad delay, or a token that stands twice."""
+        """Return the leases' tokens by how they end; raise BadRequest for a bad delay or a repeated token."""
         tokens = [*self.ack, *[back.ack_id for back in self.nack], *[dead.ack_id for dead in self.reject]]
         if len(set(tokens)) < len(tokens):
             twice = next(token for token, count in Counter(tokens).items() if count > 1)
@@ -79,7 +79,7 @@ class Settles:
         self._traffic = traffic
 
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST: settle leases; answered when all is on disk. Not a transaction: after an error, some may be settled."""
+        """POST: settle leases; answered after the commit. Not a transaction: after an error, some may be settled."""
         access = access_of(scope)
         queue = access.queue(name_in(scope), Right.RECEIVE)
         asked = await read_typed(scope, receive, self._settings.json_bytes_max, Settle)

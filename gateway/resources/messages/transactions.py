@@ -1,4 +1,4 @@
-"""Staged transactions over HTTP: parts are written to disk, and a commit publishes all of them at once."""
+"""Staged transactions over HTTP: parts are written to disk, and a commit publishes all of them or none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LINES = "application/x-ndjson"
 
 
 class Commit(Body):
-    """The body of a commit: which parts are published, and what a transaction of a series is about."""
+    """The body of a commit: the parts to publish, and what a transaction of a series is about."""
 
     what = "a commit"
 
@@ -107,7 +107,7 @@ class Transactions:
 
 
 async def _read(upload: Upload, lines: Lines | None, receive: Receive, meter: Meter | None) -> StagedPart:
-    """Stage a body as it arrives, no faster than the disk takes it, and return the part.
+    """Stage a body as it arrives, no faster than the disk accepts it, and return the part.
 
     The bytes of the body count for the user's rate.
     """

@@ -1,12 +1,12 @@
 """The file of the charts: figures of the server and of its busiest queues, for an hour (10 s steps) and a day (1 min).
 
 It has two rings of rows of a fixed size. A row holds one step of the server and of up to `QUEUES_MAX` queues, and its
-time gives its place in the ring. So nothing is ever searched, moved or cleaned: a row is overwritten one turn of the
-ring later. Each row has a checksum. One that is missing, torn, damaged or of another time is a gap, whatever the clock
-did, and nothing needs a sync.
+time determines its place in the ring. So rows are never searched, moved or deleted: each is overwritten one turn of the
+ring later. Each row has a checksum. A row that is missing, torn, damaged or of another time is a gap, even after the
+clock has jumped, and nothing needs a sync.
 
 Numbers are little-endian: u32 checksum of what follows, 4 bytes `MARK`, u64 time in seconds, u16 series; then the id of
-each series (8 bytes), and the values of each (f32, in the order of `FIGURES`; not a number where one is not known).
+each series (8 bytes), and the values of each (f32, in the order of `FIGURES`; NaN for an unknown value).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROW_BYTES = 8192
 MARK = b"CbR1"
 ID_BYTES = 8
 SERVER = ""
-"""What the series of the server has in place of a queue's uid."""
+"""Stands for a queue's uid in the series of the server."""
 
 _HEAD = struct.Struct("<I4sQH")
 _CRC_BYTES = 4
@@ -62,13 +62,13 @@ FILE_BYTES = (HOUR.rows + DAY.rows) * ROW_BYTES
 
 
 class File(Protocol):
-    """What is needed of a file; see `core.disk.File`."""
+    """The needed methods of a file; see `core.disk.File`."""
 
     def read(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes from `offset`; fewer only at the end of the file."""
 
     def write(self, offset: int, buffers: Sequence[bytes]) -> None:
-        """Write all the buffers, one after the other, from `offset`."""
+        """Write the buffers consecutively from `offset`."""
 
 
 def encode_row(time_s: int, series: Series) -> bytes:
@@ -97,7 +97,7 @@ def _id_of(uid: str) -> bytes:
 
 
 def _values_in(row: bytes, time_s: int, ids: Sequence[bytes]) -> list[Values | None]:
-    """Return the values of each series in the row of this time, None for those that it does not have."""
+    """Return the values of each series in the row of this time, None for a series that the row lacks."""
     nothing: list[Values | None] = [None] * len(ids)
     if len(row) < _HEAD.size:
         return nothing
@@ -119,14 +119,14 @@ def _index(names: bytes, name: bytes) -> int:
 
 
 def read_series(file: File, ring: Ring, times: range, uids: Sequence[str]) -> list[Course]:
-    """Return the figures of each series at these times, None where one is not known. Blocking."""
+    """Return the figures of each series at these times, None for an unknown value. Blocking."""
     ids = list(map(_id_of, uids))
     rows = [_values_in(file.read(ring.place(time_s), ROW_BYTES), time_s, ids) for time_s in times]
     return [_course([row[index] for row in rows]) for index in range(len(ids))]
 
 
 def unknown(times: range) -> Course:
-    """Return the figures of a series of which nothing is known."""
+    """Return figures of which all are unknown."""
     return _course([None] * len(times))
 
 

@@ -1,4 +1,4 @@
-"""Figures in the format of Prometheus, with names like RabbitMQ's. Imported only when they are first asked for."""
+"""Figures in the format of Prometheus, with names like RabbitMQ's. Imported at the first scrape."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from curbstone.gateway.resources.metrics.figures import (
 
 _QUEUE_LABELS = ("project", "queue")
 _GROUP_GAUGES = {
-    "lag": ("lag", "Messages that a named group is not done with"),
+    "lag": ("lag", "Messages that a named group has not settled"),
     "messages_ready": ("rdy", "Messages that can be delivered to a named group now"),
     "messages_unacked": ("wip", "Messages delivered to a named group and unsettled"),
     "messages_delayed": ("delayed", "Messages to be delivered to a named group later"),
@@ -38,7 +38,7 @@ _GROUP_GAUGES = {
 def written(
     now: Snapshot, shown: Sequence[QueueFigures], groups: Sequence[tuple[QueueName, Backlog]], accept: str
 ) -> tuple[bytes, str]:
-    """Return the figures in a format that `accept` takes, and its media type. May be called in any thread.
+    """Return the figures in a format that `accept` allows, and its media type. May be called in any thread.
 
     Only the queues in `shown` have figures of their own.
     """
@@ -46,9 +46,9 @@ def written(
     return encode(_registry(_Exposition(now, shown, groups))), content_type
 
 
-TERM = "How often a copy of this server was promoted, and one"
+TERM = "One more than the number of times that a copy of this server was promoted"
 STANDINGS = ("local", "alone", "joining", "sync", "waiting")
-"""Whether confirms wait for a standby, and how it stands with it."""
+"""The values of `ReplicationFigures.confirms`."""
 
 
 class _Exposition:
@@ -74,19 +74,19 @@ class _Exposition:
 
     def _of_the_server(self) -> Iterator[Metric]:
         now = self.now
-        yield GaugeMetricFamily("curbstone_up", "Whether messages are taken (see /readyz)", float(now.is_healthy))
+        yield GaugeMetricFamily("curbstone_up", "Whether messages are accepted (see /readyz)", float(now.is_healthy))
         yield build_info()
         mode = GaugeMetricFamily("curbstone_sync_info", "When commits are made durable", labels=("mode",))
         mode.add_metric((now.sync,), 1)
         yield mode
-        engine = GaugeMetricFamily("curbstone_engine_info", "What keeps the messages", labels=("name", "version"))
+        engine = GaugeMetricFamily("curbstone_engine_info", "The storage engine", labels=("name", "version"))
         engine.add_metric((now.engine.name, now.engine.version), 1)
         yield engine
         yield GaugeMetricFamily("curbstone_queues", "Queues", len(now.queues))
         left_out = len(now.queues) - len(self.shown)
         yield GaugeMetricFamily("curbstone_queues_left_out", "Queues without figures of their own here", left_out)
         yield GaugeMetricFamily("curbstone_staged_transactions", "Transactions staged or being committed", now.staged)
-        yield GaugeMetricFamily("curbstone_staged_bytes", "What their parts take on disk", now.staged_bytes)
+        yield GaugeMetricFamily("curbstone_staged_bytes", "Bytes of their parts on disk", now.staged_bytes)
         for name, count in now.held.items():
             yield GaugeMetricFamily(f"curbstone_{name}", f"{QUEUE_GAUGES[name]}, all queues", count)
         for name, (field, text) in TOTALS.items():
@@ -97,10 +97,10 @@ class _Exposition:
         yield histogram(commits.took_us, "curbstone_commit_duration_seconds", "Time a commit took", sync, 1_000_000)
         yield histogram(commits.messages, "curbstone_commit_batch_messages", "Messages in a commit", sync)
         if commits.sync_us is not None:
-            text = "Time that making one file durable took"
+            text = "Time that one sync of a file took"
             yield histogram(commits.sync_us, "curbstone_sync_duration_seconds", text, sync, 1_000_000)
-        yield CounterMetricFamily("curbstone_syncs", "Times that commits were made durable", commits.syncs)
-        yield CounterMetricFamily("curbstone_commits_failed", "Commits that the disk refused", commits.failed)
+        yield CounterMetricFamily("curbstone_syncs", "Syncs that made commits durable", commits.syncs)
+        yield CounterMetricFamily("curbstone_commits_failed", "Commits that failed on the disk", commits.failed)
         text = "Bytes of redo files that a start could not replay completely (see curbstone repair)"
         yield GaugeMetricFamily("curbstone_redo_kept_bytes", text, commits.redo_bytes_kept)
         text = "Damaged stretches of the journal of transactions that the start found"
@@ -116,7 +116,7 @@ class _Exposition:
         for protocol, count in self.now.connections.items():
             opened.add_metric((protocol,), count)
         yield opened
-        away = CounterMetricFamily("curbstone_connections_refused", "Connections not let in", labels=("reason",))
+        away = CounterMetricFamily("curbstone_connections_refused", "Refused connections", labels=("reason",))
         for reason, count in self.now.sent_away.items():
             away.add_metric((reason,), count)
         yield away
@@ -132,8 +132,8 @@ class _Exposition:
         buffered = self.now.buffered
         text = "Unfinished input and unread output of all connections, in memory"
         yield GaugeMetricFamily("curbstone_buffered_bytes", text, buffered.bytes)
-        yield GaugeMetricFamily("curbstone_buffered_limit_bytes", "The most of it (--max-buffered)", buffered.bytes_max)
-        text = "Users whose connections hold as much of it as they may"
+        yield GaugeMetricFamily("curbstone_buffered_limit_bytes", "Its limit (--max-buffered)", buffered.bytes_max)
+        text = "Users whose connections have reached their share of it"
         yield GaugeMetricFamily("curbstone_buffered_users_held", text, buffered.users_held)
         text = "Connections ended because of it"
         ended = CounterMetricFamily("curbstone_buffered_connections_ended", text, labels=("reason",))
@@ -150,7 +150,7 @@ class _Exposition:
         for right, count in self.now.denied.items():
             denied.add_metric((right,), count)
         yield denied
-        text = "Times that the rate of a user held back a connection or a request"
+        text = "Connections and requests delayed because of a user's rate"
         held_back = CounterMetricFamily("curbstone_held_back", text, labels=("protocol",))
         for protocol, count in self.now.held_back.items():
             held_back.add_metric((protocol,), count)
@@ -160,38 +160,38 @@ class _Exposition:
         figures = self.now.followers
         if figures is None:
             return
-        yield GaugeMetricFamily("curbstone_followers", "Those who follow the server", len(figures.followers))
+        yield GaugeMetricFamily("curbstone_followers", "Attached followers", len(figures.followers))
         lag_bytes = max((each.lag_bytes for each in figures.followers), default=0)
-        text = "What waits to be sent to the slowest follower"
+        text = "Unsent bytes of the slowest follower"
         yield GaugeMetricFamily("curbstone_follower_lag_bytes", text, lag_bytes)
         standbys = [each for each in figures.followers if each.is_standby]
-        text = "Standbys that could take over: their copies are complete"
+        text = "Standbys with a complete copy, which could take over"
         yield GaugeMetricFamily("curbstone_standbys_usable", text, sum(each.is_usable for each in standbys))
-        text = "What the standby that is behind most has not acknowledged"
+        text = "Unacknowledged bytes of the standby that is behind most"
         behind = max((figures.position - each.acknowledged for each in standbys), default=0)
         yield GaugeMetricFamily("curbstone_standby_unacknowledged_bytes", text, behind)
         yield GaugeMetricFamily("curbstone_term", TERM, figures.term)
-        text = "Whether confirms wait for a standby (local: no), and how it stands with it: 1 for what is so now"
+        text = "Whether confirms wait for a standby (local: no), and its state: 1 for the current one"
         confirms = GaugeMetricFamily("curbstone_confirms", text, labels=("standing",))
         for standing in STANDINGS:
             confirms.add_metric((standing,), standing == figures.confirms)
         yield confirms
         if (lease := figures.lease) is not None:
-            text = "For how long the server may still confirm if its lease is not renewed"
+            text = "How long the server may still confirm without a renewal of its lease"
             yield GaugeMetricFamily("curbstone_lease_valid_seconds", text, lease.valid_ms / 1000)
-            text = "Standbys that the lease names, so that they take over if the server fails"
+            text = "Standbys in the lease, which may take over if the server fails"
             yield GaugeMetricFamily("curbstone_lease_standbys", text, lease.standbys)
-            text = "Calls to the store of the lease that failed"
+            text = "Failed calls to the lease store"
             yield CounterMetricFamily("curbstone_lease_failures", text, lease.failures)
-        text = "How much may wait for a follower (--standby-backlog)"
+        text = "The most unsent bytes of a follower (--standby-backlog)"
         yield GaugeMetricFamily("curbstone_follower_backlog_bytes", text, figures.backlog_bytes)
-        text = "What was sent to followers"
+        text = "Bytes sent to followers"
         yield CounterMetricFamily("curbstone_follower_sent_bytes", text, figures.sent_bytes)
-        text = "Copies of everything that were begun for followers"
+        text = "Full copies begun for followers"
         yield CounterMetricFamily("curbstone_follower_copies", text, figures.copies)
-        text = "Times that a follower went on where it was"
+        text = "Followers that resumed without a full copy"
         yield CounterMetricFamily("curbstone_follower_resumes", text, figures.resumes)
-        yield CounterMetricFamily("curbstone_follower_cut_off", "Followers that were too slow", figures.cut_off)
+        yield CounterMetricFamily("curbstone_follower_cut_off", "Followers cut off as too slow", figures.cut_off)
 
     def _by_queue(self) -> Iterator[Metric]:
         shown = self.shown
@@ -233,14 +233,14 @@ class _Exposition:
 
 
 def build_info() -> Metric:
-    """Return the versions of what runs here."""
-    build = GaugeMetricFamily("curbstone_build_info", "What runs here", labels=("version", "python", "build"))
+    """Return the versions of the server and its build."""
+    build = GaugeMetricFamily("curbstone_build_info", "The running version", labels=("version", "python", "build"))
     build.add_metric((VERSION, PYTHON, BUILD), 1)
     return build
 
 
 def histogram(figures: HistogramFigures, name: str, text: str, sync: str = "", unit: float = 1) -> Metric:
-    """Return a histogram as Prometheus has it: each bucket includes those before. Values are divided by `unit`.
+    """Return a histogram with Prometheus's cumulative buckets. Values are divided by `unit`.
 
     `sync` is the value of a label of that name; "" for none.
     """

@@ -33,45 +33,45 @@ if TYPE_CHECKING:
 
 QUEUE_GAUGES = {
     "messages_ready": "Messages that can be delivered now",
-    "messages_unacked": "Messages delivered and unsettled",
+    "messages_unacked": "Messages delivered and not settled",
     "messages_delayed": "Messages to be delivered later",
-    "disk_bytes": "What the queue takes on disk",
-    "cap_bytes": "The most it may take on disk",
-    "cap_used_ratio": "The part of the cap that is taken, 0 to 1",
+    "disk_bytes": "Size of the queue on disk",
+    "cap_bytes": "The largest size of the queue on disk",
+    "cap_used_ratio": "The used part of the cap, 0 to 1",
     "reserved_bytes": "Bytes of the cap that no message may take: for cleaning, acks and returned messages",
     "available_bytes": "The largest message that is accepted now, at most the option max_message_size",
     "consumers": "Consumers",
     "batches_open": "Batches of messages that have not ended",
-    "oldest_message_age_seconds": "How long ago the oldest message that is not settled was published, 0 where none is",
+    "oldest_message_age_seconds": "Age of the oldest message that is not settled, 0 without one",
 }
-HELD_BACK = "Ready messages that an option holds back; of queues that have it"
+HELD_BACK = "Ready messages that an option of the queue holds back"
 _LIMITS: Mapping[str, Callable[[QueueOptions], object]] = {
     "in_flight": lambda options: options.in_flight,
     "rate": lambda options: options.rate,
     "keys": lambda options: options.passes_over,
 }
 BY_PRIORITY = "Messages of a priority that are ready, delivered or delayed; of queues in which not all have the same"
-SECONDS_TO_FULL = "Time until the queue is full if it continues as in the last minutes; none for one that does not grow"
+SECONDS_TO_FULL = "Time until the queue is full at the growth of the last minutes; none for a queue that does not grow"
 TOTALS = {
     "messages_published": ("published", "Messages on disk and confirmed"),
-    "messages_refused": ("refused", "Messages refused because there was no room for them"),
+    "messages_refused": ("refused", "Messages refused for lack of room"),
     "messages_delivered": ("delivered", "Deliveries"),
     "messages_redelivered": ("redelivered", "Deliveries of messages delivered before"),
     "messages_acknowledged": ("acked", "Messages settled by their consumers"),
-    "messages_returned": ("released", "Deliveries requeued: nack, end of a lease or of a connection"),
+    "messages_returned": ("released", "Deliveries requeued by a nack or by the end of a lease or connection"),
     "messages_rejected": ("rejected", "Deliveries rejected"),
     "messages_expired": ("expired", "Messages whose time to live ran out"),
     "messages_dead_lettered": ("dead_lettered", "Messages sent to a dead-letter queue"),
-    "messages_dropped": ("dropped", "Dead messages for which there was no dead-letter queue"),
+    "messages_dropped": ("dropped", "Dead messages dropped without a dead-letter queue"),
     "messages_purged": ("purged", "Messages removed by a purge"),
-    "messages_undone": ("undone", "Messages that returned by an undo"),
-    "messages_lost": ("lost", "Messages that declared groups lost, at the cap or by a purge"),
-    "messages_filtered": ("filtered", "Messages to events that the filters of its bindings kept out"),
+    "messages_undone": ("undone", "Messages restored by an undo"),
+    "messages_lost": ("lost", "Messages that declared groups lost at the cap or by a purge"),
+    "messages_filtered": ("filtered", "Messages to events that the filters of its bindings excluded"),
     "messages_duplicate": ("duplicates", "Messages not stored because others had their unique names"),
-    "messages_replaced": ("replaced", "Messages that later ones of their name replaced while they waited"),
+    "messages_replaced": ("replaced", "Messages replaced by later ones with their name while they waited"),
     "batches_ended": ("batches_ended", "Batches that have ended, and whose reports were sent"),
     "batches_abandoned": ("batches_abandoned", "Batches dropped because they lacked messages for a week"),
-    "messages_overflowed": ("overflowed", "Messages that gave way to newer ones at the cap (option overflow)"),
+    "messages_overflowed": ("overflowed", "Messages dropped at the cap for newer ones (option overflow)"),
 }
 RATES = {
     "messages_published_per_second": "published",
@@ -81,9 +81,9 @@ RATES = {
 """Rates over the last seconds, updated whenever figures are read. Not for Prometheus, which computes its own."""
 RATES_MEMORY_MS = 10_000
 BY_PROTOCOL = {
-    "messages_received": ("published", "Messages taken from producers"),
+    "messages_received": ("published", "Messages received from producers"),
     "messages_confirmed": ("confirmed", "Messages confirmed to producers"),
-    "messages_delivered": ("delivered", "Messages handed to consumers"),
+    "messages_delivered": ("delivered", "Messages delivered to consumers"),
     "messages_redelivered": ("redelivered", "Deliveries of messages delivered before"),
     "messages_acknowledged": ("acked", "Deliveries acknowledged"),
     "messages_returned": ("returned", "Deliveries requeued by their consumers (nack)"),
@@ -93,9 +93,9 @@ _COUNTERS = tuple(name for name, _ in TOTALS.values())
 
 
 REFRESHED_MAX = 1000
-"""How many queues, the first by name, are refreshed at once on a cluster. The others keep older counts."""
+"""How many queues, the first by name, are refreshed concurrently on a cluster. The others keep older counts."""
 QUEUES_AT_ONCE = 100
-"""How many queues are looked at in one turn of the loop."""
+"""How many queues are read in one turn of the loop."""
 
 
 def _version() -> str:
@@ -108,7 +108,7 @@ def _version() -> str:
 VERSION = _version()
 PYTHON = ".".join(map(str, sys.version_info[:3]))
 BUILD = "source" if (curbstone.core.message.__file__ or "").endswith(".py") else "compiled"
-"""Whether the code that a message passes through is compiled: see docs/install.md."""
+"""Whether the hot path is compiled: see docs/install.md."""
 
 
 def _none() -> Mapping[str, int]:
@@ -120,47 +120,47 @@ def _nothing() -> None:
 
 
 class FollowerFigures(Protocol):
-    """Figures of those who follow the server."""
+    """Figures of the replication stream."""
 
     @property
     def followers(self) -> Sequence[OneFollower]:
-        """Those that are attached."""
+        """The attached followers."""
 
     @property
     def position(self) -> int:
-        """Up to where the stream is."""
+        """The position of the end of the stream."""
 
     @property
     def term(self) -> int:
-        """How often a copy was promoted, and one."""
+        """One more than the number of times that a copy was promoted."""
 
     @property
     def confirms(self) -> str:
-        """Whether confirms wait for a standby: `local`, or how it stands with the standby."""
+        """`local` if confirms do not wait for a standby, else the state of the standby."""
 
     @property
     def lease(self) -> OneLease | None:
-        """That without which the server confirms nothing, if it has one."""
+        """The lease without which the server confirms nothing, if it needs one."""
 
     @property
     def backlog_bytes(self) -> int:
-        """How much may wait for one of them."""
+        """The most unsent bytes of a follower."""
 
     @property
     def copies(self) -> int:
-        """How often a copy of everything was begun."""
+        """How many full copies were begun."""
 
     @property
     def resumes(self) -> int:
-        """How often one that was away could go on."""
+        """How often a follower reconnected without a full copy."""
 
     @property
     def cut_off(self) -> int:
-        """How many were too slow."""
+        """How many followers were too slow."""
 
     @property
     def sent_bytes(self) -> int:
-        """What was sent to all of them."""
+        """The bytes sent to all followers."""
 
 
 class OneLease(Protocol):
@@ -168,15 +168,15 @@ class OneLease(Protocol):
 
     @property
     def valid_ms(self) -> int:
-        """For how long the server may still confirm without a renewal."""
+        """How long the server may still confirm without a renewal."""
 
     @property
     def standbys(self) -> int:
-        """How many standbys are named in it, because they have everything that is confirmed."""
+        """How many standbys the lease names, because they have everything that is confirmed."""
 
     @property
     def failures(self) -> int:
-        """How many calls to its store have failed."""
+        """How many calls to the lease store have failed."""
 
 
 class OneFollower(Protocol):
@@ -184,7 +184,7 @@ class OneFollower(Protocol):
 
     @property
     def lag_bytes(self) -> int:
-        """What waits for it."""
+        """Its unsent bytes."""
 
     @property
     def is_standby(self) -> bool:
@@ -196,7 +196,7 @@ class OneFollower(Protocol):
 
     @property
     def acknowledged(self) -> int:
-        """Of a standby: up to where it has everything."""
+        """Of a standby: the position up to which it has everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,20 +210,20 @@ class Process:
     syncs: Histogram | None = field(default=None)
     """How long syncs of files took, in microseconds."""
     budget: Budget = field(default_factory=Budget)
-    """What connections hold in memory."""
+    """The memory that connections hold."""
     followers: Callable[[], FollowerFigures | None] = _nothing
-    """Those who follow the server; None if nobody can."""
+    """The figures of replication; None if it is off."""
 
 
 class BufferedFigures(NamedTuple):
-    """What connections hold in memory: unfinished input and unread output."""
+    """The unfinished input and unread output that connections hold in memory."""
 
     bytes: int
     bytes_max: int
     users_held: int
-    """How many users hold as much as they may."""
+    """How many users have reached their share."""
     ended: dict[str, int]
-    """How many connections were ended for it, by the reason."""
+    """How many connections were ended because of it, by reason."""
 
     @classmethod
     def of(cls, budget: Budget) -> BufferedFigures:
@@ -244,11 +244,11 @@ class QueueFigures(NamedTuple):
     refused_last_minute: int
     by_priority: dict[int, int]
     held_back: dict[str, int]
-    """How many ready messages each of the options holds back that limit the queue."""
+    """How many ready messages each limiting option holds back."""
 
 
 class CommitFigures(NamedTuple):
-    """Figures of commits. A copy, because another thread than the one that counts encodes it."""
+    """A copy of the figures of commits, because another thread encodes them."""
 
     took_us: HistogramFigures
     messages: HistogramFigures
@@ -303,9 +303,9 @@ class Snapshot(NamedTuple):
     """Refused calls, by the name of the right they lacked."""
     followers: FollowerFigures | None
     held_back: dict[str, int]
-    """How often connections were not read, or requests refused, because of a user's rate, by protocol."""
+    """By protocol, how often a user's rate stopped reading a connection or refused a request."""
     is_whole: bool
-    """Whether the client may see the server's figures, and not only those of queues."""
+    """Whether the client may see the server's figures in addition to those of queues."""
 
 
 class Figures:
@@ -328,7 +328,7 @@ class Figures:
         """The sum of the deleted queues' counters, so that totals never decrease."""
 
     async def refresh(self, access: AuthorizedBroker) -> None:
-        """On a cluster, bring counts up to date that other servers change, before `look`."""
+        """On a cluster, update the counts that other servers change, before `snapshot`."""
         if access.shares_queues:
             await refreshed(access, sorted(access.queues_with(Right.PEEK), key=_by_name)[:REFRESHED_MAX])
 
@@ -338,8 +338,8 @@ class Figures:
         With many queues this takes several turns.
         """
         queues = self._broker.queues()
-        # Private queues count only in the totals: each connection has new ones, so series with their names would never
-        # end.
+        # Private queues count only in the totals: each connection has new ones, so the number of series would grow
+        # without bound.
         counted = [*queues, *self._broker.private_queues()]
         self._remember(counted)
         totals = {name: self._gone[name] + sum(getattr(q.stats, name) for q in counted) for name in _COUNTERS}
@@ -432,16 +432,15 @@ class Figures:
         now_ms = self._host.now_ms()
         counted = tuple([counters[each] for each in RATES.values()])
         rates = self._rates.update(uid, counted, now_ms)
-        if rates is None:  # at the first look only the average since the start is known
+        if rates is None:  # the first reading has only the average since the start
             rates = tuple([1000 * count / max(now_ms - self._began_ms, 1000) for count in counted])
-        # Rounded to thousandths, so that the rate of what has ended becomes 0 within a minute and does not shrink for
-        # ever.
+        # Rounded to thousandths, so that a rate reaches 0 within a minute after the last change.
         members = dict(zip(RATES, [round(rate, 3) for rate in rates], strict=True))
         return {**members, "messages_per_second": round(sum(rates), 3)}
 
 
 async def in_turns(queues: list[Queue]) -> AsyncIterator[Queue]:
-    """Yield queues, some in each turn of the loop."""
+    """Yield queues, a few in each turn of the loop."""
     for place, queue in enumerate(queues, 1):
         yield queue
         if place % QUEUES_AT_ONCE == 0:

@@ -20,12 +20,10 @@ from curbstone.gateway.resources.metrics.figures import Figures
 QUEUES_MAX = 1000
 """The most queues that have figures of their own: the first ones by name."""
 GROUPS_MAX = 1000
-"""The most named groups with figures, of all queues together. Publishers may name any number."""
+"""The most named groups with figures, of all queues together. Publishers may name any number of groups."""
 
 
 class Metrics:
-    """Reads the figures and encodes them; see the module's docstring."""
-
     def __init__(self, figures: Figures, queues: tuple[str, ...]) -> None:
         """`queues` are patterns of `project/queue`: only queues that match one have figures of their own."""
         self._figures = figures

@@ -1,11 +1,11 @@
-"""How fast the numbers of queues change: moving averages, updated at each reading. It has no clock."""
+"""Moving averages of how fast the numbers of queues change, updated at each reading. It has no clock."""
 
 from __future__ import annotations
 
 from math import exp
 
 STEP_MS = 1000
-"""A look that comes sooner than this after another one updates nothing."""
+"""A reading sooner than this after another one updates nothing."""
 
 
 class _Seen:
@@ -16,7 +16,7 @@ class _Seen:
         self.at_ms = now_ms
         self.per_ms = (0.0,) * len(values)
         self.weight = 0.0
-        """How much of the memory is filled, 0 to 1. The rate of a new queue is an average since its first look."""
+        """How much of the memory is filled, 0 to 1. The rate of a new queue is an average since its first reading."""
 
 
 class Rates:
@@ -50,7 +50,7 @@ class Rates:
         return tuple([1000 * rate / seen.weight for rate in seen.per_ms])
 
     def forget(self, uid: str) -> None:
-        """Forget a queue that is gone."""
+        """Forget a deleted queue."""
         self._seen.pop(uid, None)
 
 
@@ -71,5 +71,5 @@ class Filling:
         return max(most - size, 0) / rates[0]
 
     def forget(self, uid: str) -> None:
-        """Forget a queue that is gone."""
+        """Forget a deleted queue."""
         self._rates.forget(uid)

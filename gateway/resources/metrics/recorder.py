@@ -1,7 +1,7 @@
 """Records the figures of the charts: those of the server and of its busiest queues every 10 s, means each minute.
 
-All queues are looked at, a few in each turn of the event loop, because there may be thousands. If there are more than
-`QUEUES_MAX`, those are recorded that had the most messages published, delivered and acknowledged in the minute before.
+All queues are read, a few in each turn of the event loop, because there may be thousands. Of more than `QUEUES_MAX`
+queues, only those with the most messages published, delivered and acknowledged in the previous minute are recorded.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from curbstone.access.authenticator import Authenticator
 
 SLICE = 25
-"""How many queues are looked at in one turn."""
+"""How many queues are read in one turn."""
 
 Opened = Callable[[bool], File | None]
-"""Opens the file, on a worker thread. With True a missing one is created, else None is returned. May raise OSError."""
+"""Opens the file, on a worker thread. With True a missing file is created, else None is returned. May raise OSError."""
 
 logger = logging.getLogger("curbstone.gateway")
 
@@ -67,7 +67,7 @@ class Recorder:
         """The steps of this minute."""
 
     def start(self) -> None:
-        """Begin to record. What is in the file already can be read a little later."""
+        """Begin to record. The previous contents of the file can be read a little later."""
         self._is_writing = True
         self._host.submit(lambda: self._open_file(False), self._done)
         self._wait(HOUR.last(self._host.wall_ms() / 1000))
@@ -101,7 +101,7 @@ class Recorder:
     # --- sampling
 
     def _wait(self, time_s: int) -> None:
-        """Sample at the next step behind `time_s`; a step later if the clock has jumped."""
+        """Sample at the next step after `time_s`; a step later if the clock has jumped."""
         step_ms = 1000 * HOUR.step_s
         delay_ms = 1000 * time_s + step_ms - self._host.wall_ms()
         self._timer = self._host.call_later(delay_ms if 0 < delay_ms <= step_ms else step_ms, self._begin)
@@ -118,7 +118,7 @@ class Recorder:
         self._wait(time_s)
 
     def _sample(self, time_s: int) -> Iterator[None]:
-        """Record one step; stop after each slice of the queues."""
+        """Record one step; yield after each slice of the queues."""
         now_ms = self._host.now_ms()
         passed_s = max(now_ms - self._sampled_ms, 1) / 1000
         self._sampled_ms = now_ms
@@ -205,5 +205,5 @@ def _counters(stats: Stats) -> Counters:
 
 
 def _rates(now: Counters, before: Counters, passed_s: float) -> Values:
-    # The counters of the server may decrease by a queue that is deleted while the others are looked at.
+    # The counters of the server may decrease if a queue is deleted while the others are read.
     return tuple([max(after - earlier, 0) / passed_s for after, earlier in zip(now, before, strict=True)])

@@ -1,4 +1,4 @@
-"""The figures of a standby in the format of Prometheus. Imported only when they are first asked for."""
+"""The figures of a standby in the format of Prometheus. Imported at the first scrape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def written(now: StandbyFigures, accept: str) -> tuple[bytes, str]:
-    """Return the figures in a format that `accept` takes, and its media type. May be called in any thread."""
+    """Return the figures in a format that `accept` allows, and its media type. May be called in any thread."""
     encode, content_type = choose_encoder(accept)
     registry = CollectorRegistry()
     registry.register(_Exposition(now))
@@ -36,23 +36,23 @@ class _Exposition:
         now = self._now
         yield build_info()
         yield GaugeMetricFamily("curbstone_term", TERM, now.term)
-        text = "Whether the standby receives what the server changes"
+        text = "Whether the standby receives the server's changes"
         yield GaugeMetricFamily("curbstone_standby_connected", text, now.is_connected)
-        text = "Whether the copy is complete, so that a server could start on it"
+        text = "Whether the copy is complete enough for a server to start on it"
         yield GaugeMetricFamily("curbstone_standby_complete", text, now.is_usable)
-        text = "Whether it can be promoted with certainty that nothing confirmed is missing"
+        text = "Whether the standby is sure to have everything confirmed, so that it can be promoted"
         yield GaugeMetricFamily("curbstone_standby_promotable", text, now.is_promotable)
-        text = "Whether it applies without syncs, because it is far behind"
+        text = "Whether the standby applies changes without syncs because it is far behind"
         yield GaugeMetricFamily("curbstone_standby_catching_up", text, now.is_catching_up)
-        text = "What was received from the server and applied"
+        text = "Bytes received from the server and applied"
         yield CounterMetricFamily("curbstone_standby_applied_bytes", text, now.applied_bytes)
-        text = "What the server had more when it last answered"
+        text = "Bytes that the standby lacked when the server last answered"
         yield GaugeMetricFamily("curbstone_standby_lag_bytes", text, now.lag_bytes)
         if now.lag_ms is not None:
-            text = "How long ago the copy had everything that the server had"
+            text = "Time since the copy had everything that the server had"
             yield GaugeMetricFamily("curbstone_standby_lag_seconds", text, now.lag_ms / 1000)
-        text = "Room on the disk of the copy"
+        text = "Free bytes on the disk of the copy"
         yield GaugeMetricFamily("curbstone_standby_disk_free_bytes", text, now.disk_free_bytes)
-        text = "Time that making one file of the copy durable took"
+        text = "Time that one sync of a file of the copy took"
         syncs = HistogramFigures.of(now.syncs)
         yield histogram(syncs, "curbstone_standby_sync_duration_seconds", text, unit=1_000_000)

@@ -1,4 +1,4 @@
-"""Figures as JSON, for consoles and programs: a page of the queues in any order, and the server as a whole."""
+"""Figures as JSON, for consoles and programs: a page of the queues in any order, and the whole server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Statistics:
         self._figures = figures
 
     async def get(self, request: Request) -> Response:
-        """GET: all figures that /metrics has, for the queues that are asked for."""
+        """GET: all figures of /metrics, for the requested queues."""
         query = query_of(request)
         order = query.get("order", "name")
         if order not in ORDERS:
@@ -128,6 +128,6 @@ def _server(now: Snapshot) -> dict[str, object]:
 
 
 def _histogram(figures: HistogramFigures, unit: float) -> dict[str, object]:
-    """Return, for each bound, how many values are at most that; the bound null is for all."""
+    """Return, for each bound, how many values are at most that bound; the bound null covers all."""
     bounds = [*(bound / unit for bound in figures.bounds), None]
     return {"sum": figures.sum / unit, "buckets": list(zip(bounds, accumulate(figures.counts), strict=True))}

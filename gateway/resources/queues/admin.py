@@ -1,4 +1,4 @@
-"""Operations on a queue: pause and resume it, purge it, undo settles, redrive dead letters."""
+"""Operations on a queue: pause and resume, purge, undo, redrive."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNDO_MAX = 10_000
 
 
 class Redrive(Body):
-    """The body of a redrive: which dead letters to move, and where to."""
+    """The body of a redrive: the dead letters to move, and their destination."""
 
     what = "a redrive"
     may_be_null = ("to",)
@@ -38,7 +38,7 @@ class Redrive(Body):
 
 
 class Pause(Body):
-    """The body of a pause: what the queue stops doing. What is false stays as it is."""
+    """The body of a pause: what the queue stops doing. A member that is false changes nothing."""
 
     what = "a pause"
 
@@ -47,7 +47,7 @@ class Pause(Body):
 
 
 class Purge(Body):
-    """The body of a purge: whether the messages stay in the log, so that an undo can bring them back."""
+    """The body of a purge: whether the messages stay in the log, so that an undo can restore them."""
 
     what = "a purge"
 
@@ -55,7 +55,7 @@ class Purge(Body):
 
 
 class Undo(Body):
-    """The body of an undo: which of the settled messages return."""
+    """The body of an undo: the settled messages to restore."""
 
     what = "an undo"
 
@@ -72,7 +72,7 @@ class Admin:
         self._settings = settings
 
     async def pause(self, request: Request) -> Response:
-        """POST pause: the queue stops delivering, over every protocol, and taking messages if the body says so.
+        """POST pause: stop delivering, over every protocol, and stop accepting messages if the body says so.
 
         A member that is false changes nothing: a pause never resumes what another pause stopped.
         """
@@ -82,12 +82,12 @@ class Admin:
         return await _set(request, queue, {option: True for option, is_asked in changes.items() if is_asked})
 
     async def resume(self, request: Request) -> Response:
-        """POST resume: the queue delivers and takes messages again."""
+        """POST resume: deliver and accept messages again."""
         queue = access_of(request).queue(name_in(request), Right.MANAGE)
         return await _set(request, queue, {"paused": False, "publish_paused": False})
 
     async def purge(self, request: Request) -> Response:
-        """POST purge: remove all ready and delayed messages, and erase them unless `keep`. Deliveries stay."""
+        """POST purge: remove all ready and delayed messages, and erase them unless `keep`. Delivered messages stay."""
         access, name = access_of(request), name_in(request)
         access.queue(name, Right.MANAGE)
         asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Purge)
@@ -95,7 +95,7 @@ class Admin:
         return JsonResponse({"purged": purged})
 
     async def undo(self, request: Request) -> Response:
-        """POST undo: bring back messages that were acked, popped or purged, as far as the log still has them."""
+        """POST undo: restore messages that were acked, popped or purged, as far as the log still has them."""
         queue = access_of(request).queue(name_in(request), Right.MANAGE)
         asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Undo)
         seq = _seq_of(queue, asked.id) if asked.id is not None else 0
@@ -105,7 +105,7 @@ class Admin:
         return JsonResponse(undone._asdict())
 
     async def redrive(self, request: Request) -> Response:
-        """POST redrive: move dead letters, or that with `id`, back to where they came from or to the queue in `to`."""
+        """POST redrive: move dead letters, or the one with `id`, back to their own queues or to the queue in `to`."""
         queue = access_of(request).queue(name_in(request), Right.MANAGE)
         asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Redrive)
         target = parse_queue_name(asked.to, queue.name.project) if asked.to else None

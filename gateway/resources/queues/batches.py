@@ -1,4 +1,4 @@
-"""Batches of messages over HTTP: which have not ended, and how far each is."""
+"""Batches of messages over HTTP: the open batches and their progress."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Batches:
     """The handlers of `/v2/{project}/queues/{queue}/batches` and `…/batches/{batch}`."""
 
     async def list(self, request: Request) -> Response:
-        """GET: the batches that have not ended, by id; all, or a page."""
+        """GET: the open batches, by id; all, or a page."""
         found = sorted(_queue_in(request, Right.PEEK).batches(), key=_id)
         batches, following = Page.of(query_of(request)).cut(found, _id)
         return JsonResponse({"batches": [_json(each) for each in batches]} | following)
@@ -67,7 +67,7 @@ def _missing(queue: QueueName, batch: str) -> Problem:
 
 
 def _json(batch: OpenBatch) -> dict[str, object]:
-    """Return a batch as JSON. What no message has said yet is left out."""
+    """Return a batch as JSON. Values that no message has set yet are left out."""
     tally = batch.tally
     members: dict[str, object] = {"batch": tally.id}
     if tally.size:

@@ -1,4 +1,4 @@
-"""Explains, in sentences for people, why a queue delivers nothing, or what became of a message."""
+"""Explains, in sentences for people, why a queue delivers nothing, or the state of a message."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 HOLDERS_MAX = 100
 NAMED_MAX = 3
-"""How many consumers that hold messages are named."""
+"""How many of the consumers that hold messages are named."""
 GROUPS_MAX = 10
 _SHOWN = ("protocol", "peer", "user", "client", "subscription")
 PROTOCOLS = {
     **{"stomp": "STOMP", "stomp-websocket": "STOMP WebSocket", "websocket": "WebSocket", "mqks": "MQKS"},
     **{"http": "HTTP", "mq": "MQ", "sse": "SSE"},
 }
-"""What the protocols of `Who` are called in sentences."""
+"""The names of `Who.protocol` in sentences."""
 READY_MAX = 10
-"""How many ready messages are examined, to see whether they wait behind others with their ordering keys."""
+"""How many ready messages are examined for others ahead with the same ordering key."""
 
 
 class Explain:
     """The handler of `/v2/{project}/queues/{queue}/explain`."""
 
     async def get(self, request: Request) -> Response:
-        """GET: sentences about the queue as a group sees it, or about the message with an id."""
+        """GET: sentences about the queue from a group's point of view, or about one message."""
         access = access_of(request)
         queue = access.queue(name_in(request), Right.PEEK)
         query = query_of(request)
@@ -68,7 +68,7 @@ class Explain:
 
 
 def _holder(holder: Holder) -> dict[str, object]:
-    """Return a holder as JSON. What is not known, or not for this client's eyes, is left out."""
+    """Return a holder as JSON, without values that are unknown or that this client may not see."""
     found = holder._asdict()
     client_info: ClientInfo = found.pop("client_info")
     about = {**client_info._asdict(), "peer": client_info.peer}
@@ -88,7 +88,7 @@ async def _held_back(queue: Queue, group: str) -> list[Peeked]:
 
 
 def _longest(holders: list[Holder], group: str) -> list[Holder]:
-    """Return the consumers of a group that hold messages, the one that has held one for the longest first."""
+    """Return the consumers of a group that hold messages, ordered by how long they have held their oldest message."""
     holding = [each for each in holders if each.kind == "consumer" and each.group == group and each.oldest_ms]
     return sorted(holding, key=lambda each: each.oldest_ms)[:NAMED_MAX]
 
@@ -157,7 +157,7 @@ def _about_queue(
 
 def _about_limits(queue: Queue, counts: Counts, *, is_behind: bool) -> Iterator[str]:
     if queue.options.fair:
-        yield "The next one is of the key with the fewest that are delivered and not settled: the option fair says so."
+        yield "The option fair selects the next one: it has the key with the fewest messages in flight."
     if not counts.held_back:
         return
     if counts.limited_by == "keys":
@@ -166,7 +166,7 @@ def _about_limits(queue: Queue, counts: Counts, *, is_behind: bool) -> Iterator[
     which = "It is" if counts.rdy == 1 else f"{counts.held_back} of them {_is(counts.held_back)}"
     if counts.limited_by == "in_flight":
         most = queue.options.in_flight
-        yield f"{which} held back: the option in_flight allows {most} that {_is(most)} delivered and not settled."
+        yield f"{which} held back: the option in_flight allows {most} in flight."
     else:
         rate = f"{queue.options.rate:g} deliver{'y' if queue.options.rate == 1 else 'ies'} a second"
         then = f"; the next one is at {_time(counts.next_ms)}" if counts.next_ms else ""
@@ -177,7 +177,7 @@ def _about_keys(queue: Queue, counts: Counts, *, is_behind: bool) -> Iterator[st
     options = queue.options
     allowed = []
     if options.key_limit > 1:
-        allowed.append(f"{options.key_limit} of a key that are delivered and not settled (key_limit)")
+        allowed.append(f"{options.key_limit} of a key in flight (key_limit)")
     if options.key_rate:
         rate = f"{options.key_rate:g} deliver{'y' if options.key_rate == 1 else 'ies'} of a key a second (key_rate)"
         allowed.append(rate)
@@ -219,7 +219,7 @@ def _about_room(queue: Queue, held: int) -> Iterator[str]:
 
 
 def _bytes(size: int) -> str:
-    """Return a size for people: exact where it is small."""
+    """Return a size for people; small sizes are exact."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= 10 * unit or size % unit == 0 < size:
             return f"{size / unit:.1f}".removesuffix(".0") + f" {name}"
@@ -247,28 +247,28 @@ def _about_takers(group: str, holders: list[Holder], can_be_had: bool, *, has_pr
             yield f"A higher priority does not overtake the messages that {holds}; a smaller window shortens the wait."
     if held := states.count("held"):
         who, is_one = _of(held, len(states))
-        yield f"{who} {'does' if is_one else 'do'} not read what was sent."
+        yield f"{who} {'does' if is_one else 'do'} not read the sent messages."
 
 
 def _of(count: int, total: int) -> tuple[str, bool]:
-    """Return so many of all consumers as the subject of a sentence, and whether its verb is singular."""
+    """Return `count` of all consumers as the subject of a sentence, and whether its verb is singular."""
     return ("Its only consumer" if total == 1 else f"{count} of {total} consumers"), count == 1
 
 
 def _about_message(queue: Queue, message_id: str, found: Peeked | None, held_by: list[Holder]) -> str:
     if found is None:
-        return f"Message {message_id} is not in this queue: it was settled, has expired, or never was there."
+        return f"Message {message_id} is not in this queue: it was settled, has expired, or never existed."
     times = "once" if found.tries == 1 else f"{found.tries} times"
     tries = f" It was delivered {times} before." if found.tries else ""
-    ready = "is ready: it is delivered after those before it, as soon as a consumer has room."
+    ready = "is ready: it is delivered after the messages before it, as soon as a consumer has room."
     if found.message.level:
         priority = priority_of(found.message.level)
-        ready = f"is ready, with priority {priority}: it is delivered after those of a higher one, and those before it."
+        ready = f"is ready, with priority {priority}: messages of higher priority and earlier ones are delivered first."
     if queue.options.fair:
-        ready = "is ready: it is delivered when its key is the one with the fewest that are delivered and not settled."
+        ready = "is ready: it is delivered when its key has the fewest messages in flight."
     if found.behind and not queue.options.are_keys_in_order:
         most = queue.options.key_limit
-        ready = f"waits: {most} of its key are delivered and not settled, as many as the option key_limit allows."
+        ready = f"waits: {most} of its key are in flight, as many as the option key_limit allows."
     elif found.behind:
         ready = f"waits behind message {queue.message_id(found.behind)} of the same key, until that is settled."
     states = {
@@ -298,13 +298,13 @@ def _about_batches(queue: Queue) -> Iterator[str]:
 
 
 def _about_batch(found: Peeked) -> str:
-    """Say which batch a message is of."""
+    """Return a sentence about the batch of a message."""
     orders = found.message.orders
     return f" It is of batch {batch_of(found.message.headers).id!r}." if orders is not None and orders.batched else ""
 
 
 def _about_name(found: Peeked) -> str:
-    """Say what the name of a message does, if it has one."""
+    """Return a sentence about the effect of a message's name, if it has one."""
     if found.message.orders is None or not found.message.orders.named:
         return ""
     asked, (_, name) = asked_name(found.message.headers), shown_name(found.message.headers)
@@ -315,7 +315,7 @@ def _about_name(found: Peeked) -> str:
 
 
 def _about_holder(holder: Holder) -> str:
-    """Say who holds a message, and since when; the holder is of this message alone."""
+    """Return a sentence about who holds a message, and since when; the holder is of this message alone."""
     group = f" for group {holder.group}" if holder.group else ""
     kind = "consumer" if holder.kind == "consumer" else "client with a lease"
     until = f", and has it until {_time(holder.until_ms)}" if holder.until_ms else ""
@@ -323,7 +323,7 @@ def _about_holder(holder: Holder) -> str:
 
 
 def _whose(client_info: ClientInfo) -> str:
-    """Return what is known of a client, to stand behind what it is."""
+    """Return a description of a client, to follow its noun in a sentence."""
     names = [
         f"{what} {name}"
         for what, name in (("user", client_info.user), ("client", client_info.client), ("id", client_info.subscription))

@@ -24,7 +24,7 @@ class Keys:
     """The handler of `/v2/{project}/queues/{queue}/keys`."""
 
     async def get(self, request: Request) -> Response:
-        """GET: how many keys are known in a group, and the first of them, each with its counts."""
+        """GET: the number of keys in a group, and the first of them with their counts."""
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         query = query_of(request)
         group = group_of(query)

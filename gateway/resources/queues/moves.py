@@ -1,7 +1,7 @@
-"""Where a message came from, and where it went: as a dead letter, and by a redrive. Read from the logs of both queues.
+"""The moves of a message between queues, as a dead letter and by a redrive, from the logs of both queues.
 
-A dead letter says in its headers where it died. A redrive leaves no header: it is a transaction over both queues, whose
-number their logs have. Queues at which the caller may not peek are left out.
+The headers of a dead letter name the queue where it died. A redrive leaves no header: it is a transaction over both
+queues, and their logs have its number. Queues that the caller may not peek at are left out.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from curbstone.core.port import Queue
 
 Place = dict[str, Any]
-"""A queue, and the message's id in it if that is known; for a death also its reason, tries, time and error."""
+"""A queue, and the message's id in it if known; for a death also its reason, tries, time and error."""
 
 READS_MAX = 64
-"""How many reads of some segments each a search may take; a larger log is searched only so far."""
+"""The most reads, of a few segments each, of one search; the rest of a larger log is not searched."""
 
 _DEAD = "x-dead-"
 _NUMBERS = ("time", "tries")
@@ -40,7 +40,7 @@ class Moves:
         self._seq = seq
 
     async def find(self, live_headers: bytes | None) -> tuple[Place | None, Place | None]:
-        """Return where the message came from, and where a redrive put it. `live_headers` is None if it is gone."""
+        """Return the message's previous place, and where a redrive put it. `live_headers` is None if it is gone."""
         own = await _traces(self._queue, Trail(seqs=frozenset([self._seq])))
         published = next((trace for trace in own if not trace.is_moved), None)
         moved = next((trace for trace in own if trace.is_moved), None)
@@ -55,7 +55,7 @@ class Moves:
         return death, to
 
     async def dead_letters(self, message_id: str) -> list[Place]:
-        """Return the dead letters that the message became, in order: each has its place and what its headers say."""
+        """Return the dead letters of the message in order, each with its place and the facts in its headers."""
         target = self._queue_of_text(self._queue.options.dead_letter)
         if target is None:
             return []
@@ -64,12 +64,12 @@ class Moves:
         return [death | {"to": _place(target, seq)} for seq, death in by_seq.items()]
 
     async def _across(self, source: Queue, target: Queue, tx: int, seq: int, *, is_back: bool = False) -> Place | None:
-        """Return the other end of a redrive: of the letter `seq` in `source`, or with `is_back` of that in `target`."""
+        """Return the other end of a redrive of `seq` in `source`, or with `is_back` of `seq` in `target`."""
         moved = sorted({trace.seq for trace in await _traces(source, Trail(tx=tx)) if trace.is_moved})
         arrived = sorted({trace.seq for trace in await _traces(target, Trail(tx=tx)) if not trace.is_moved})
         if not moved or not arrived:
             return None
-        if len(moved) != len(arrived):  # the others went to other queues, as their headers say
+        if len(moved) != len(arrived):  # the others were moved to other queues, which their headers name
             letters = await _traces(source, Trail(seqs=frozenset(moved)))
             here = {each.seq for each in letters if (_death(each.headers) or {}).get("queue") == str(target.name)}
             moved = [each for each in moved if each in here]
@@ -107,7 +107,7 @@ def _place(queue: Queue, seq: int) -> Place:
 
 
 def _death(block: bytes) -> Place | None:
-    """Return what the headers of a dead letter say of its death; None for another message."""
+    """Return the death in the headers of a dead letter; None for another message."""
     dead = {name.removeprefix(_DEAD): value for name, value in headers.decode(block) if name.startswith(_DEAD)}
     if "id" not in dead or "queue" not in dead:
         return None

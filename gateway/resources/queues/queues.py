@@ -1,4 +1,4 @@
-"""Queues over HTTP: list, create, look at and delete them, and find their WebSocket."""
+"""Queues over HTTP: list, create, inspect and delete them, and find their WebSocket."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LIST_MAX = 100_000
 
 
 class Page(NamedTuple):
-    """The part of a list, ordered by name, that a client asks for."""
+    """The requested part of a list that is ordered by name."""
 
     prefix: str
     after: str
@@ -44,12 +44,12 @@ class Page(NamedTuple):
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Page:
-        """Return the page that a query asks for; raise BadRequest."""
+        """Return the page that a query requests; raise BadRequest."""
         limit = whole_number("limit", query.get("limit", LIST_MAX), 1, LIST_MAX)
         return cls(query.get("prefix", ""), query.get("after", ""), limit)
 
     def cut(self, items: Sequence[T], name: Callable[[T], str]) -> tuple[list[T], dict[str, str]]:
-        """Return the items of this page out of all, which are in order, and the member `next` if there are more."""
+        """Return the items of this page out of `items`, which are in order, and the member `next` if more follow."""
         found = [item for item in items if name(item).startswith(self.prefix) and name(item) > self.after]
         return found[: self.limit], {"next": name(found[self.limit - 1])} if len(found) > self.limit else {}
 
@@ -61,13 +61,13 @@ def name_in(scope: AnyScope) -> QueueName:
 
 
 async def refreshed(access: AuthorizedBroker, queues: Sequence[Queue]) -> None:
-    """On a cluster, where other servers change queues, too, bring the counts of these queues up to date."""
+    """On a cluster, where other servers also change queues, update the counts of these queues."""
     if access.shares_queues and queues:
         await all_answers([queue.refresh for queue in queues])
 
 
 def info_of(queue: Queue, group: str = "", *, has_figures: bool = True) -> dict[str, object]:
-    """Return a queue as JSON. An engine without figures has neither its bytes nor its delayed messages."""
+    """Return a queue as JSON. Without `has_figures`, its bytes and delayed messages are left out."""
     counts = queue.counts(group)
     info: dict[str, object] = {
         "project": queue.name.project,
@@ -124,7 +124,7 @@ class Queues:
         return JsonResponse({"projects": projects} | following)
 
     async def list(self, request: Request) -> Response:
-        """GET: the queues of a project that the caller may look at, by name; all, or a page."""
+        """GET: the queues of a project that the caller may see, by name; all, or a page."""
         project = queue_name("any", request.path_params["project"]).project
         page = Page.of(query_of(request))
         found = [queue for queue in access_of(request).queues_with(Right.PEEK) if queue.name.project == project]
@@ -133,7 +133,7 @@ class Queues:
         return JsonResponse({"queues": [_info(request, queue) for queue in queues]} | following)
 
     async def put(self, request: Request) -> Response:
-        """PUT: create the queue if there is none, and set the options in the body."""
+        """PUT: create the queue if it does not exist, and set the options in the body."""
         name = name_in(request)
         access_of(request).check(Right.MANAGE, name)
         changes = await read_object(request, request.receive, self._settings.json_bytes_max)

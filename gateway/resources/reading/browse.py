@@ -44,7 +44,7 @@ class Browse:
     async def get(self, request: Request) -> Response:
         """GET: a page of messages. The header `Next-Offset` says where the next page begins.
 
-        With a filter, the limits are those of what it looks at, and the page has only what passes.
+        With a filter, the limits apply to the scanned messages, and the page has only the messages that pass.
         """
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         query = query_of(request)
@@ -83,7 +83,7 @@ def _kind(request: Request, query: Mapping[str, str]) -> str:
 
 
 def accepts(request: Request, kind: str) -> bool:
-    """Return whether the client accepts this type. It must be asked for, since it is not the default."""
+    """Return whether the client names this type in Accept; wildcards do not count, because it is not the default."""
     return any(kind in value.lower() for value in request.headers.getlist("accept"))
 
 
@@ -99,7 +99,7 @@ def page_headers(queue: Queue, kind: str, following: int) -> dict[str, str]:
 
 
 def checksum(page: bytes) -> dict[str, str]:
-    """Return the header by which a reader of a binary page notices bytes that were damaged on the way."""
+    """Return the header with the checksum of a binary page."""
     return {"x-curbstone-crc32": f"{crc32(page):08x}"}
 
 

@@ -1,8 +1,7 @@
 """The history of one message, read from the queue's log, as far back as the log reaches.
 
-Nothing is written for this, so the history has only what the log needs anyway: when the message was published, given
-back, and ended, and the queues that it was moved from and to. The log records neither a first delivery nor to whom it
-went.
+The log has no extra records for it. So the history shows when the message was published, requeued and ended, and the
+queues that it was moved from and to, but neither its first delivery nor its consumers.
 """
 
 from __future__ import annotations
@@ -84,9 +83,9 @@ DEATHS = {"rejected": "rejected", "max_tries": "dead", "expired": "expired"}
 async def _add_moves(
     moves: Moves, message_id: str, events: list[dict[str, Any]], now: Peeked | None, *, is_whole: bool
 ) -> None:
-    """Add to the events where the message came from and went to.
+    """Add the moves of the message to its events.
 
-    If these are all events that the log has, those are added that only the message itself or its dead letter has.
+    If `events` are all that the log has, also add the events that only the message or its dead letter records.
     """
     source, target = await moves.find(now.message.headers if now else None)
     if is_whole and now is not None and not any(event["event"] == "published" for event in events):

@@ -1,4 +1,4 @@
-"""A queue's journal over HTTP: what happened to its messages, as far back as the log reaches."""
+"""A queue's journal over HTTP: the events of its messages, as far back as the log reaches."""
 
 from __future__ import annotations
 

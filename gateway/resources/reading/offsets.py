@@ -1,4 +1,4 @@
-"""Where the messages of a queue begin and end, for clients that read by position."""
+"""The first and the next seq of a queue, for clients that read by position."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class Offsets:
 
 
 def bytes_asked(access: AuthorizedBroker, given: object) -> int:
-    """Return a number of bytes. `staged` means so many that a staged transaction of them leaves room for others."""
+    """Return a number of bytes. `staged` stands for a size of transaction that leaves staging room for others."""
     if given == STAGED:
         return access.staging.bytes_max // STAGED_SHARE
     return whole_number("bytes", given, 1, SEQ_MAX)
 
 
 def standing(queue: Queue, group: str, after: int, bytes_max: int | None) -> dict[str, object]:
-    """Return where a queue or a group begins and ends, and how far `bytes_max` bytes reach from `after` on."""
+    """Return the first and next seq of a queue or a group, and how far `bytes_max` bytes reach from `after` on."""
     reading = queue.reading
     first = reading.position(group) if group else reading.first()
     floor = reading.floor(group) if group else first

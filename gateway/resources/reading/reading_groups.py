@@ -25,7 +25,7 @@ Reader = Annotated[str, rule("1 to 64 of A-Z a-z 0-9 . _ : -", pattern=r"\A[A-Za
 
 
 class Declared(Body):
-    """The body of a declaration: where the group begins, and whether it holds messages at the cap or skips them."""
+    """The body of a declaration: where the group begins, and whether it holds or skips messages at the cap."""
 
     what = "a group"
 
@@ -34,11 +34,11 @@ class Declared(Body):
 
 
 class Ack(Body):
-    """The body of an ack: the last message that is done, and the epoch of the queue."""
+    """The body of an ack: the last settled message, and the epoch of the queue."""
 
     what = "an ack"
 
-    up_to: Annotated[int, whole(0, SEQ_MAX, "the last message the group is done with")] = msgspec.field(name="upTo")
+    up_to: Annotated[int, whole(0, SEQ_MAX, "the last message to settle")] = msgspec.field(name="upTo")
     epoch: MaybeText = None
 
 
@@ -65,7 +65,7 @@ class ReadingGroups:
         return JsonResponse(_json(reading.info(_group_in(request))))
 
     async def put(self, request: Request) -> Response:
-        """PUT: declare the group, or change what it does at the cap."""
+        """PUT: declare the group, or change its behaviour at the cap."""
         queue = access_of(request).queue(name_in(request), Right.MANAGE)
         name = _group_in(request)
         declared = await read_typed(request, request.receive, self._settings.json_bytes_max, Declared)

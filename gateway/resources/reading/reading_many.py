@@ -1,4 +1,4 @@
-"""Many queues of a project in one call, for clients that read by position: offsets, and acks."""
+"""Offsets and acks of many queues of a project in one call, for clients that read by position."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ Named = Annotated[dict[str, Any], rule(
 
 
 class OffsetsRequest(Body):
-    """The body of a asked: the queues, each with the seq after which the client wants messages."""
+    """The body of a request for offsets: the queues, each with the seq after which the client wants messages."""
 
-    what = "a asked at offsets"
+    what = "a request for offsets"
 
     queues: Named
     group: Text = ""
@@ -53,7 +53,7 @@ class Acks(Body):
     what = "acks"
 
     queues: Named
-    group: Annotated[str, rule("which one is done with the messages", min_length=1)]
+    group: Annotated[str, rule("the group that settles the messages", min_length=1)]
     reader: Reader = ""
 
 

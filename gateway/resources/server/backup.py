@@ -44,7 +44,7 @@ class Source(Protocol):
     ) -> None:
         """Begin a backup; raise Conflict.
 
-        Of the files in `had` (size and SHA-256 by name), it contains only what was added since.
+        Of the files in `had` (size and SHA-256 by name), it contains only the bytes added since.
         """
 
 
@@ -65,7 +65,7 @@ class Backup:
 
 
 class ArchiveResponse(StreamingResponse):
-    """A reply that is an archive. It is read as long as its client is there."""
+    """Streams an archive until it is complete or its client has left."""
 
     def __init__(self, request: Request, archive: Archive) -> None:
         super().__init__(_pieces(request, archive), headers=FRESH, media_type="application/x-tar")
@@ -79,8 +79,8 @@ async def _pieces(request: Request, archive: Archive) -> AsyncIterator[bytes]:
     try:
         while not is_gone(request) and (piece := await in_thread(archive.read)):
             yield piece
-    except OSError as error:  # too late for another status: the last entry is missing, which shows it to the client
-        logger.error("a backup ended before its end: %s", error)
+    except OSError as error:  # too late for another status; the client sees that the last entry is missing
+        logger.error("a backup failed before its end: %s", error)
     finally:
         archive.close()
 

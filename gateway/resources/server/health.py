@@ -1,4 +1,4 @@
-"""Health checks: is the server alive, and can it take messages?"""
+"""Health checks: whether the server is alive, and whether it accepts messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Health:
         self._max_ttl_s = max_ttl_s
 
     async def alive(self, request: Request) -> Response:
-        """GET /healthz: 200 as long as the process answers. The right `metrics` shows what is wrong."""
+        """GET /healthz: 200 as long as the process answers. With the right `metrics`, the body lists what is wrong."""
         access = access_of(request)
         health = access.health()
         body = {
@@ -34,9 +34,9 @@ class Health:
         return JsonResponse(body, 200, FRESH)
 
     async def ready(self, request: Request) -> Response:
-        """GET /readyz: 503 with the reasons while messages can't be taken. The body also says what else is wrong.
+        """GET /readyz: 503 with the reasons while the server accepts no messages. The body also lists other problems.
 
-        With `for=consume` it is 503 only while consumers are not served: they must reach a server whose disk is full.
+        With `for=consume` it is 503 only while consumers are not served: they must reach a server with a full disk.
         """
         purpose = query_of(request).get("for", "publish")
         if purpose not in ("publish", "consume"):

@@ -1,4 +1,4 @@
-"""Sessions, tokens, tickets, connections, the audit and reloading over HTTP: who the client is, and who may log in."""
+"""Sessions, tokens, tickets, connections, the audit and reloading over HTTP."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class TicketWanted(Body):
 
 
 class TokenWanted(Body):
-    """The body of a request for a token: whose it is, what it allows, and for how long."""
+    """The body of a request for a token: its user, its grants, and its lifetime."""
 
     what = "a token"
 
     user: MaybeText = None
-    grants: Annotated[list[str] | None, rule("a list of texts")] = None
+    grants: Annotated[list[str] | None, rule("a list of strings")] = None
     seconds: Seconds = None
     label: Text = ""
 
@@ -76,7 +76,7 @@ class Logins:
         return JsonResponse(self._who(access), 201, {"set-cookie": _cookie(is_tls, port, str(secret)), **FRESH})
 
     async def show(self, request: Request) -> Response:
-        """GET /v2/session: who the caller is."""
+        """GET /v2/session: the caller's user and rights."""
         return JsonResponse(self._who(access_of(request)), 200, FRESH)
 
     async def close(self, request: Request) -> Response:
@@ -87,7 +87,7 @@ class Logins:
         return Response(status_code=204, headers={"set-cookie": f"{cookie}; Max-Age=0"})
 
     async def open_mq(self, request: Request) -> Response:
-        """POST /mq/auth: open a session in the way that SoftLayer's clients ask for one."""
+        """POST /mq/auth: open a session for a client of SoftLayer's MQ."""
         credentials = Credentials(request.headers.get("x-auth-user", ""), request.headers.get("x-auth-key", ""))
         authenticator, caller = self._users(), caller_of(request)._replace(protocol="mq")
         (access,) = await answer(lambda done: authenticator.admit(credentials, caller, done))
@@ -95,7 +95,7 @@ class Logins:
         return Response(headers={"x-auth-token": str(secret), **FRESH})
 
     async def make_ticket(self, request: Request) -> Response:
-        """POST /v2/tickets: make a ticket. It is put in a URL and lets its client in once, to publish or consume."""
+        """POST /v2/tickets: create a ticket, which in a URL is a login for one request to publish or consume."""
         asked = await read_typed(request, request.receive, LOGIN_BYTES_MAX, TicketWanted)
         access = access_of(request)
         _check_login(access)
@@ -108,7 +108,7 @@ class Logins:
         else:
             name = parse_queue_name(asked.queue, access.home)
             access.check(Right.SEND if asked.way == "publish" else Right.RECEIVE, name)
-            if access.may_be_new(name):  # the client of the ticket won't be able to wait for it
+            if access.may_be_new(name):  # the client of the ticket can't wait for it
                 await answer(access.catch_up)
         secret = self._users().make_ticket(access, asked.way, name)
         return JsonResponse({"ticket": str(secret), "expires": self._host.wall_ms() + TICKET_MS}, 201, FRESH)
@@ -124,7 +124,7 @@ class Logins:
         return JsonResponse({"tokens": found}, 200, FRESH)
 
     async def make_token(self, request: Request) -> Response:
-        """POST /v2/tokens: make a token. Its secret is in this reply and nowhere else."""
+        """POST /v2/tokens: create a token. Only this reply contains its secret."""
         asked = await read_typed(request, request.receive, LOGIN_BYTES_MAX, TokenWanted)
         access = access_of(request)
         _check_login(access)
@@ -145,7 +145,7 @@ class Logins:
         return JsonResponse({"token": secret, **_token(token)}, 201, FRESH)
 
     async def revoke_token(self, request: Request) -> Response:
-        """DELETE /v2/tokens/{id}: revoke a token and all that were made with it; answered when this is on disk."""
+        """DELETE /v2/tokens/{id}: revoke a token and all tokens created with it; answered when this is on disk."""
         access = access_of(request)
         _check_login(access)
         identifier = request.path_params["id"]
@@ -166,7 +166,7 @@ class Logins:
     # --- the server
 
     async def connections(self, request: Request) -> Response:
-        """GET /v2/connections: who is connected."""
+        """GET /v2/connections: the open connections."""
         access_of(request).check_server(Right.ADMIN)
         found = [_open_connection(each) for each in self._authenticator.connections.listed()]
         return JsonResponse({"connections": found}, 200, FRESH)
@@ -184,7 +184,7 @@ class Logins:
         return JsonResponse({"audit": list(reversed(self._users().audit.recent))}, 200, FRESH)
 
     async def reload(self, request: Request) -> Response:
-        """POST /v2/reload: read users and certificates again. A bad file changes nothing, and the reply says why."""
+        """POST /v2/reload: reload users and certificates. A bad file changes nothing; the reply gives the reason."""
         access_of(request).administer("reload")
         if not self._reloads:
             raise Problem(409, "this server has neither users nor a certificate to reload")

@@ -1,4 +1,4 @@
-"""What the server says of itself: the root, the console, and the contracts with a page on which calls can be tried."""
+"""The root, the console, and the contracts with a page on which calls can be tried."""
 
 from __future__ import annotations
 

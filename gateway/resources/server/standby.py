@@ -1,7 +1,7 @@
-"""Those who follow the server: each receives everything that changes on its disk, and first a copy of what is there.
+"""Replication over HTTP: a follower receives a copy of the data directory, and then every change to it.
 
-A `Source` decides what they get. The stream is one endless reply, so it has the login, the limits and the TLS of every
-other request.
+A `Source` provides the data. The stream is one endless reply, so it has the login, the limits and the TLS of other
+requests.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FOLLOWER = "follower"
 """The protocol under which the connections of followers are listed."""
 IDLE_S_MAX = 1.0
 END_S = 0.2
-"""How long the reply to a switchover has to be sent, before the server ends."""
+"""How long the server waits, after the reply to a switchover, before it ends."""
 NAME_CHARS_MAX = 100
 NUMBER_MAX = (1 << 63) - 1
 DIGESTS_BYTES_MAX = BACKUP_LIST_BYTES_MAX
@@ -54,16 +54,16 @@ class AttachRequest(NamedTuple):
 
     name: str = "a follower"
     life: int = 0
-    """The life whose stream it has; 0 for none."""
+    """The server life whose stream it has; 0 for none."""
     position: int = 0
-    """Up to where it has that stream."""
+    """The position up to which it has that stream."""
     wants_copy: bool = False
     only_resumes: bool = False
-    """Whether to refuse it if it can't go on where it is, because it would rather compare what it has."""
+    """Whether to refuse it if it can't resume at its position; it then sends digests of its files."""
     server: str = ""
-    """Of a standby: the id of the server that it is a copy of; "" for a follower that is none."""
+    """Of a standby: the id of the server that it copies; "" for another follower."""
     term: int = 0
-    """Of a standby: the highest term that it knows of."""
+    """Of a standby: the highest term that it has seen."""
     copy: str = ""
     """Of a standby: the id of its copy."""
     key: str = ""
@@ -73,52 +73,53 @@ class AttachRequest(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """What a standby has."""
+    """The acknowledgement of a standby."""
 
     key: str
     durable: int
-    """Up to where everything is on its disk, or in its memory if the server confirms before it syncs."""
+    """The position up to which its disk has everything, or its memory if the server confirms before it syncs."""
     applied: int
     is_usable: bool
-    """Whether a server could start on it."""
+    """Whether a server could start on its copy."""
 
 
 class Follower(Protocol):
-    """One that is attached."""
+    """An attached follower."""
 
     gather_s: float
-    """How long to wait for more before something is sent."""
+    """How long to collect data before sending."""
 
     @property
     def is_nonblocking(self) -> bool:
         """Whether `read` does not block for long now."""
 
     def read(self) -> bytes:
-        """Return what comes next, or b"" if there is nothing now. Blocks. Raise OSError if it can't continue."""
+        """Return the next data, or b"" if none is available now. Blocks. Raise OSError if it can't continue."""
 
     def close(self) -> None:
-        """End it. Blocks."""
+        """Detach it. Blocks."""
 
 
 class Handover(Protocol):
-    """Hands over to a standby."""
+    """A switchover to a standby."""
 
     name: str
+    """The name of the standby."""
     term: int
-    """The term that it is going to have."""
+    """The term of the standby as server."""
 
     def run(self) -> None:
-        """Do it. Blocks. Raise CurbstoneError if nothing has changed."""
+        """Hand over. Blocks. Raise CurbstoneError if it failed without changing anything."""
 
     def give_up(self) -> None:
-        """Have the server continue."""
+        """Let the server continue."""
 
     def end(self) -> None:
         """End the server."""
 
 
 class Source(Protocol):
-    """What followers get."""
+    """The data for followers."""
 
     @property
     def is_in_sync(self) -> bool:
@@ -126,29 +127,29 @@ class Source(Protocol):
 
     @property
     def end(self) -> int:
-        """The position behind the last change."""
+        """The position after the last change."""
 
     def attach(self, request: AttachRequest, wake: Callable[[], None]) -> Follower:
         """Attach one that follows. Blocks. Raise Conflict or Unavailable.
 
-        `wake` is called on any thread when there is more to read.
+        `wake` is called on any thread when more can be read.
         """
 
     def acknowledge(self, ack: Ack) -> bool:
-        """Note what a standby has; return whether it may believe what it was sent last of whether it lacks something.
+        """Take an acknowledgement; return whether the standby may trust the last report of what it may lack.
 
         May block. Raise Conflict if it is not attached.
         """
 
     def hand_over(self) -> Handover:
-        """Begin to hand over to the standby: nothing is confirmed from now on. Raise Conflict if none can take over."""
+        """Begin a switchover: nothing is confirmed from now on. Raise Conflict if no standby can take over."""
 
     def figures(self) -> Any:
-        """Return figures, as a tuple with names, or None if nobody can follow."""
+        """Return the figures as a named tuple, or None if replication is off."""
 
 
 class NoFollowers:
-    """A server that can't be followed. It says what to do."""
+    """The source of a server without replication. Its errors say how to turn it on."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
@@ -162,21 +163,21 @@ class NoFollowers:
     end = 0
 
     def figures(self) -> None:
-        """Return None: there are none."""
+        """Return None: replication is off."""
 
 
 class Standby:
-    """The handler of `/v2/standby` and of what is below it."""
+    """The handlers of `/v2/standby` and the paths below it."""
 
     def __init__(self, authenticator: Authenticator, source: Source, *, may_be_plain: bool) -> None:
-        """`may_be_plain`: whether other machines may follow without TLS."""
+        """`allows_plaintext`: whether other machines may follow without TLS."""
         self._connections = authenticator.connections
         self._source = source
         self._may_be_plain = may_be_plain
         self._replies: set[StreamReply] = set()
 
     async def get(self, request: Request) -> Response:
-        """GET: who follows, and how far behind each one is."""
+        """GET: the followers, and how far behind each of them is."""
         access_of(request).check_server(Right.REPLICATE)
         figures = self._source.figures()
         if figures is None:
@@ -213,7 +214,7 @@ class Standby:
         return JsonResponse(shown, headers=FRESH)
 
     async def post(self, request: Request) -> Response:
-        """POST: follow, from where the stream of a life was received up to, or from a copy of everything on."""
+        """POST: follow, either from a position in the stream of a server life, or starting with a full copy."""
         access = access_of(request)
         access.check_server(Right.REPLICATE)
         peer = request.scope["peer"]
@@ -230,7 +231,7 @@ class Standby:
         return StreamReply(self, request, access, follower, bell)
 
     async def acknowledge(self, request: Request) -> Response:
-        """POST: what a standby has."""
+        """POST: take a standby's acknowledgement."""
         access_of(request).check_server(Right.REPLICATE)
         fields = await read_object(request, request.receive, LOGIN_BYTES_MAX, "an acknowledgement", Ack._fields)
         ack = _acknowledged(fields)
@@ -240,7 +241,7 @@ class Standby:
         return JsonResponse({"believed": is_believed, "position": source.end}, headers=FRESH)
 
     async def switch_over(self, request: Request) -> Response:
-        """POST: hand over to the standby; the server ends."""
+        """POST: switch over to the standby; this server ends."""
         access_of(request).administer("switchover")
         handover = self._source.hand_over()
         try:
@@ -248,12 +249,12 @@ class Standby:
         except BaseException:
             handover.give_up()
             raise
-        logger.warning("handed over to %s, which serves as term %d", handover.name, handover.term)
+        logger.warning("switched over to %s, which serves in term %d", handover.name, handover.term)
         later(END_S, handover.end)
         return JsonResponse({"standby": handover.name, "term": handover.term}, headers=FRESH)
 
     def begin(self, reply: StreamReply, request: Request, access: AuthorizedBroker) -> Callable[[], None]:
-        """Note a reply that is being sent; return what has to be called at its end."""
+        """Register a reply that is being sent; return the function to call at its end."""
         self._replies.add(reply)
         open_connection = self._connections.add(
             access, caller_of(request, FOLLOWER), end=reply.fail, changed=lambda: reply.check(access)
@@ -266,13 +267,13 @@ class Standby:
         return end
 
     def release(self) -> None:
-        """End all streams: the server stops."""
+        """End all streams: the server is stopping."""
         for reply in list(self._replies):
             reply.end()
 
 
 class StreamReply(StreamingResponse):
-    """The stream to one follower, as long as its client is there and has the right."""
+    """The stream to one follower, until its client leaves or loses the right."""
 
     def __init__(
         self, standby: Standby, request: Request, access: AuthorizedBroker, follower: Follower, bell: ThreadBell
@@ -294,12 +295,12 @@ class StreamReply(StreamingResponse):
                 follower = self._follower
                 if piece := follower.read() if follower.is_nonblocking else await in_thread(follower.read):
                     yield piece
-                elif self._is_over:  # only now, so that it has what was there when the end was asked for
+                elif self._is_over:  # checked here, so that the follower gets everything from before `end`
                     break
                 else:
                     await self._bell.wait(IDLE_S_MAX, self._follower.gather_s)
-        except OSError as error:  # the follower notices that the reply has no end, and attaches again
-            logger.warning("the stream to a follower ended: %s", error.strerror or error)
+        except OSError as error:  # the follower notices the incomplete reply, and attaches again
+            logger.warning("the stream to a follower failed: %s", error.strerror or error)
         finally:
             leave()
             await in_thread(self._follower.close)
@@ -314,7 +315,7 @@ class StreamReply(StreamingResponse):
         self._is_cut = True
 
     def end(self) -> None:
-        """End the stream when all that is there now is sent."""
+        """End the stream once all present data is sent."""
         self._is_over = True
         self._bell.ring()
 
@@ -334,7 +335,7 @@ def _lease(lease: Any) -> dict[str, Any] | None:
 def _attach_request(fields: dict[str, Any]) -> AttachRequest:
     name, life = fields.get("name", ""), fields.get("life", "")
     if not isinstance(name, str) or len(name) > NAME_CHARS_MAX or not name.isprintable():
-        raise BadRequest(f'bad "name": expected at most {NAME_CHARS_MAX} characters that can be printed')
+        raise BadRequest(f'bad "name": expected at most {NAME_CHARS_MAX} printable characters')
     try:
         number = int(life, 16) if life else 0
     except (TypeError, ValueError):
@@ -388,7 +389,7 @@ def _digests(had: object) -> Mapping[str, bytes]:
     except (AttributeError, TypeError, ValueError):
         found = {"": b"?"}
     if any(len(digests) % DIGEST_BYTES for digests in found.values()):
-        raise BadRequest('bad "had": expected an object of paths, each with the digests of its blocks in base 64')
+        raise BadRequest('bad "had": expected an object of paths, each with the digests of its blocks in base64')
     return found
 
 

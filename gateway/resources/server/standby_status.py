@@ -1,7 +1,7 @@
-"""What a standby answers over HTTP: the state of its copy, and to all other requests the address of the server.
+"""A standby's HTTP interface: the state of its copy, and the address of the server for all other requests.
 
-It has the paths of a server for health, readiness and figures, so load balancers, Kubernetes and Prometheus need no
-other settings for a standby. Nobody has to log in: no answer contains the name of a queue or anything of a message.
+It has a server's paths for health, readiness and figures, so load balancers, Kubernetes and Prometheus need no other
+settings for a standby. It needs no login, because no answer contains the name of a queue or data of a message.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ logger = logging.getLogger("curbstone.gateway")
 
 
 class StandbyFigures(NamedTuple):
-    """What is known of a standby at one moment."""
+    """The figures of a standby at one moment."""
 
     server: str
-    """The id of the server; "" if it was not reached yet."""
+    """The id of the server; "" if it was never reached."""
     term: int
     is_connected: bool
-    """Whether it receives what the server changes."""
+    """Whether it receives the server's changes."""
     is_usable: bool
     """Whether the copy is complete, so that a server could start on it."""
     possible_loss: str
     """Why something that was confirmed may be missing; "" if nothing is."""
     is_catching_up: bool
-    """Whether it applies without syncs, because it is far behind."""
+    """Whether it applies changes without syncs because it is far behind."""
     position: int
-    """Up to where the server's stream is applied."""
+    """The position up to which it has applied the server's stream."""
     applied_bytes: int
-    """What was received and applied since the process started."""
+    """The bytes received and applied since the process started."""
     lag_bytes: int
-    """How much more the server had when it last answered."""
+    """The bytes that it lacked when the server last answered."""
     lag_ms: int | None
-    """How long ago the copy had everything that the server had; None if it never had since the process started."""
+    """The time since the copy had everything that the server had; None if never since the process started."""
     disk_free_bytes: int
     trouble: str
-    """Why it can't apply what it receives; "" if it can."""
+    """Why it can't apply the received changes; "" if it can."""
     syncs: Histogram
     """How long syncs took, in microseconds."""
 
@@ -126,7 +126,7 @@ class StandbyStatus:
         return JsonResponse(body, 200, FRESH)
 
     async def _ready(self, _request: Request) -> Response:
-        """GET /readyz: 503, because it serves nothing."""
+        """GET /readyz: 503, because a standby serves nothing."""
         body = {"status": "standby", "reasons": [str(IsStandby(self._of))], "sync": self._sync}
         return JsonResponse(body, 503, FRESH)
 
@@ -170,7 +170,7 @@ class StandbyStatus:
         """Return what is wrong."""
         found = [now.trouble] if now.trouble else []
         if not now.is_connected:
-            found.append(f"there is no connection to the server at {self._of}")
+            found.append(f"not connected to the server at {self._of}")
         if not now.is_usable:
-            found.append("the copy is not complete")
+            found.append("the copy is incomplete")
         return found

@@ -220,7 +220,7 @@ async def test_explain_messages_held_by_limits(gateway: Running) -> None:
     await gateway.publish("1", "2", "3")
     await gateway.http.post(f"{MESSAGES}/lease")
     text = await explain(gateway)
-    assert "1 of them is held back: the option in_flight allows 2 that are delivered and not settled." in text
+    assert "1 of them is held back: the option in_flight allows 2 in flight." in text
     info = (await gateway.http.get(QUEUE)).json()
     assert (info["rdy"], info["held_back"], info["limited_by"]) == (2, 1, "in_flight")
     await gateway.http.put(QUEUE, json={"in_flight": 0, "rate": 0.001, "burst": 1})
@@ -239,23 +239,21 @@ async def test_explain_messages_held_by_key_limits(gateway: Running) -> None:
         await gateway.http.post(MESSAGES, content="m", headers={"x-key": "a"})
     await gateway.http.post(f"{MESSAGES}/lease", json={"count": 10})
     text = await explain(gateway)
-    assert "The next one is of the key with the fewest that are delivered and not settled" in text
-    assert (
-        "They all are held back: the options allow 2 of a key that are delivered and not settled (key_limit)." in text
-    )
+    assert "The option fair selects the next one: it has the key with the fewest messages in flight." in text
+    assert "They all are held back: the options allow 2 of a key in flight (key_limit)." in text
     info = (await gateway.http.get(QUEUE)).json()
     assert (info["rdy"], info["wip"], info["held_back"], info["limited_by"]) == (2, 2, 2, "keys")
     metrics = (await gateway.http.get("/metrics")).text
     assert 'curbstone_queue_held_back{project="p1",queue="q",why="keys"} 2.0' in metrics
     waiting = (await gateway.http.get(f"{MESSAGES}?state=rdy")).json()["messages"][0]["id"]
     text = await explain(gateway, f"?id={waiting}")
-    assert "waits: 2 of its key are delivered and not settled, as many as the option key_limit allows." in text
+    assert "waits: 2 of its key are in flight, as many as the option key_limit allows." in text
     await gateway.http.put(QUEUE, json={"key_limit": 0, "key_rate": 0.001, "key_burst": 1})
     await gateway.http.post(f"{MESSAGES}/lease", json={"count": 10})
     text = await explain(gateway)
     assert "held back: the options allow 0.001 deliveries of a key a second (key_rate); the next one may be at" in text
     text = await explain(gateway, f"?id={waiting}")
-    assert "is ready: it is delivered when its key is the one with the fewest" in text
+    assert "is ready: it is delivered when its key has the fewest messages in flight" in text
 
 
 async def test_explain_waiting_priorities(gateway: Running) -> None:
@@ -275,8 +273,9 @@ async def test_explain_waiting_priorities(gateway: Running) -> None:
     (found,) = (await gateway.http.get(f"{MESSAGES}?limit=1")).json()["messages"]
     assert "priority" not in await explain(gateway, f"?id={found['id']}")
     last = (await gateway.http.get(MESSAGES)).json()["messages"][-1]
-    assert "is ready, with priority 0: it is delivered after those of a higher one" in await explain(
-        gateway, f"?id={last['id']}"
+    assert (
+        "is ready, with priority 0: messages of higher priority and earlier ones are delivered first."
+        in await explain(gateway, f"?id={last['id']}")
     )
 
 

@@ -187,7 +187,7 @@ async def test_bad_frames_are_refused_and_leave_nothing(gateway: Running, body: 
     ("body", "status", "said"),
     [
         (b"{", 400, "line 1: bad JSON"),
-        (b"[]", 400, "line 1: it is not a JSON object"),
+        (b"[]", 400, "line 1: the line is not a JSON object"),
         (b'{"message":"m"}', 400, "bad queue"),
         (b"\n\n" + lines({"message": 1}), 400, "line 3: bad message"),
         (lines({"message": "m"}, {"queue": "none", "message": "m"}), 404, "line 2: no such queue: p1/none"),
