@@ -116,7 +116,7 @@ class App:
             reloads = Reloads()
             authenticator = authenticator_of(broker, host, settings, reloads, ends)
             admission = admission_of(broker, host, settings)
-            process = Process(sent_away=lambda: admission.refused, budget=admission.budget)
+            process = Process(refused_connections=lambda: admission.refused, budget=admission.budget)
             recorder = charts.recorder(broker, authenticator, host)
             gateway = AsgiGateway(
                 gateway_of(broker, authenticator, host, settings, reloads, process=process, recorder=recorder),

@@ -369,7 +369,7 @@ def gateway_of(
     if followers is None:
         followers, _ = replication.followers_of(broker, host, settings)
     sockets = StompSockets(authenticator, host, text=text_frame, binary=binary_frame, **_of_stomp(settings, followers))
-    standby = Standby(authenticator, followers, may_be_plain=settings.insecure)
+    standby = Standby(authenticator, followers, allows_plaintext=settings.insecure)
     if process is not None:
         process = replace(process, followers=followers.figures)
     return create_app(

@@ -21,7 +21,7 @@ from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.forwarded import client_of
 from curbstone.gateway.http.head import framing_of, not_http, path_of, target_of
 from curbstone.gateway.http.problem import Problem, closing_response, problem_of
-from curbstone.gateway.http.request_boundary import RequestBoundary, asks_for_websocket, new_parser, parser_behind
+from curbstone.gateway.http.request_boundary import RequestBoundary, new_parser, parser_behind, requests_websocket
 from curbstone.gateway.limits import (
     BODY_S_MAX,
     HEAD_BYTES_MAX,
@@ -339,7 +339,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         }
         self._in_head = False
         if self._parser.should_upgrade():
-            if asks_for_websocket(fields.all):
+            if requests_websocket(fields.all):
                 return
             self._is_passed_over = True
         self._in_body = True
@@ -349,7 +349,7 @@ class HttpConnection(Stream, asyncio.Protocol):
             self._scope,
             self,
             keep_alive=version != "1.0" and self._parser.should_keep_alive() and not self.slot.is_reserve,
-            wants_to_be_asked=framing.wants_to_be_asked and version != "1.0",
+            expects_continue=framing.expects_continue and version != "1.0",
         )
         assert self._answering is None, "a request was parsed before its turn"
         self._answering = cycle
@@ -419,7 +419,7 @@ class HttpConnection(Stream, asyncio.Protocol):
 
     def before_early_answer(self, cycle: Cycle) -> None:
         """Make this the last answer if a large part of an unwanted body may still be missing."""
-        if cycle.wants_to_be_asked or not 0 <= self._body_left <= SKIP_BYTES_MAX:
+        if cycle.expects_continue or not 0 <= self._body_left <= SKIP_BYTES_MAX:
             cycle.keep_alive = False
 
     def end(self) -> None:

@@ -34,16 +34,16 @@ class Cycle:
 
     __slots__ = (
         "body", "disconnected", "keep_alive", "more_body", "response_complete", "response_started", "scope",
-        "task", "wants_to_be_asked",
+        "task", "expects_continue",
         "_connection", "_has_body", "_head", "_is_chunked", "_is_received", "_left", "_waiting",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, connection: HttpConnection, *, keep_alive: bool, wants_to_be_asked: bool) -> None:
+    def __init__(self, scope: Scope, connection: HttpConnection, *, keep_alive: bool, expects_continue: bool) -> None:
         """`expects_continue`: whether the client sends the body only after a 100 (Continue)."""
         self.scope = scope
         self._connection = connection
         self.keep_alive = keep_alive
-        self.wants_to_be_asked = wants_to_be_asked
+        self.expects_continue = expects_continue
         self.task: Any = None
         """The task that runs this request, kept here because the loop refers to tasks only weakly."""
         self.disconnected = False
@@ -113,8 +113,8 @@ class Cycle:
     async def receive(self) -> Message:
         """See ASGI: return new bytes of the body, or that the client is gone or was answered. One call at a time."""
         connection = self._connection
-        if self.wants_to_be_asked:
-            self.wants_to_be_asked = False
+        if self.expects_continue:
+            self.expects_continue = False
             if not connection.transport.is_closing():
                 connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         while not (self.disconnected or self.response_complete):
@@ -150,7 +150,7 @@ class Cycle:
         status: int = message["status"]
         length, fields = _length_and_lines(message.get("headers", ()))
         self.response_started = True
-        self.wants_to_be_asked = False
+        self.expects_continue = False
         self._has_body = status not in _NO_BODY and self.scope["method"] != "HEAD"
         # HTTP/1.0 has no chunks: there a body without a length ends with the connection (RFC 9112 section 6.3).
         self._is_chunked = self._has_body and length < 0 and self.scope["http_version"] != "1.0"

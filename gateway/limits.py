@@ -78,10 +78,10 @@ COUNT_MAX = 1000
 PEEK_BYTES_MAX = 8 * MIB
 """The most bytes of messages in the answer to a peek, which has at least one message."""
 
-LOOK_BYTES_MAX = 16 * MIB
+SCAN_BYTES_MAX = 16 * MIB
 """The most bytes that a search, or a peek with a filter, scans."""
 
-LOOK_MESSAGES_MAX = 100_000
+SCAN_MESSAGES_MAX = 100_000
 """The most messages that a peek or a search with a filter scans; fewer if the filter is costly."""
 
 PAGE_MESSAGES_MAX = 100_000

@@ -33,9 +33,9 @@ def parse_query(text: bytes) -> Mapping[str, str]:
     return dict(reversed(pairs))
 
 
-def refuse_filter(asked: Mapping[str, object]) -> None:
+def refuse_filter(query: Mapping[str, object]) -> None:
     """Raise BadRequest for a filter on a request that takes messages from a queue."""
-    if "filter" in asked:
+    if "filter" in query:
         raise BadRequest(f"filter is not supported here: {NOT_SHARED}")
 
 

@@ -35,7 +35,7 @@ class Framing(NamedTuple):
     """"" if missing, which only HTTP/1.0 allows."""
     length: int
     """The body's length; -1 for one in chunks."""
-    wants_to_be_asked: bool
+    expects_continue: bool
     """Whether the client sends the body only after a 100 (Continue)."""
 
 
@@ -61,7 +61,7 @@ def framing_of(version: str, fields: Sequence[Header]) -> Framing:
         raise Problem(505, "this version of HTTP is not supported; use HTTP/1.1 or HTTP/1.0")
     host = b""
     length = 0
-    wants_to_be_asked = False
+    expects_continue = False
     for name, value in fields:
         if name == b"host":
             if host:
@@ -77,10 +77,10 @@ def framing_of(version: str, fields: Sequence[Header]) -> Framing:
                 raise Problem(400, "bad request: HTTP/1.0 has no Transfer-Encoding")
             length = -1
         elif value.lower() == b"100-continue":
-            wants_to_be_asked = True
+            expects_continue = True
     if not host and version == "1.1":
         raise Problem(400, "bad request: the Host field is missing")
-    return Framing(host, length, wants_to_be_asked)
+    return Framing(host, length, expects_continue)
 
 
 @lru_cache(maxsize=256)

@@ -69,7 +69,7 @@ def caller_of(scope: AnyScope, protocol: str = "http") -> Caller:
     return Caller.of(scope["peer"], protocol)
 
 
-class _Last(NamedTuple):
+class _RememberedLogin(NamedTuple):
     """A good Bearer login, remembered so that it is not checked again for each request on the same connection.
 
     It is remembered only for a while, so that the use of a token is recorded. A session's login is not remembered,
@@ -83,7 +83,7 @@ class _Last(NamedTuple):
     generation: int
     until_ms: int
 
-    def is_again(self, authorization: bytes, peer: object, authenticator: Authenticator) -> bool:
+    def matches(self, authorization: bytes, peer: object, authenticator: Authenticator) -> bool:
         """Return whether a request presents the same login, and the login is still valid."""
         if authorization != self.authorization or peer is not self.peer or self.generation != authenticator.generation:
             return False
@@ -120,8 +120,8 @@ class Logins:
         fields: Fields = scope["fields"]
         slot = scope["slot"]
         authorization = fields.value(b"authorization")
-        last: _Last | None = slot.login
-        if last is not None and last.is_again(authorization, scope["peer"], authenticator):
+        last: _RememberedLogin | None = slot.login
+        if last is not None and last.matches(authorization, scope["peer"], authenticator):
             scope[ACCESS] = last.access
             CURRENT_CALLER.set(last.caller)
             return
@@ -133,7 +133,7 @@ class Logins:
             credentials = Credentials("", fields.value(b"x-auth-token").decode("latin-1"))
         if caller.certificate and not _is_our_page(fields):
             caller = caller._replace(certificate=())
-        if credentials.is_empty and _asks_for_a_stream_by_ticket(scope):
+        if credentials.is_empty and _is_stream_with_ticket(scope):
             scope[ACCESS] = authenticator.anonymous  # the stream will use the ticket
             return
         try:
@@ -151,7 +151,9 @@ class Logins:
             raise TooMany(refusal)
         if authorization[:7].lower() == b"bearer " and not credentials.secret.startswith(SESSION):
             until_ms = authenticator.connections.host.now_ms() + REMEMBERED_MS
-            slot.login = _Last(authorization, scope["peer"], caller, access, authenticator.generation, until_ms)
+            slot.login = _RememberedLogin(
+                authorization, scope["peer"], caller, access, authenticator.generation, until_ms
+            )
 
     def _is_public(self, scope: Scope) -> bool:
         path, method = scope["path"], scope["method"]
@@ -184,7 +186,7 @@ class Logins:
             authenticator.admit(credentials, caller, on_done)
 
 
-def _asks_for_a_stream_by_ticket(scope: Scope) -> bool:
+def _is_stream_with_ticket(scope: Scope) -> bool:
     """Return whether this is the one kind of request that a ticket lets in; for all others a ticket is no login."""
     return (
         b"ticket=" in scope["query_string"]

@@ -67,7 +67,7 @@ def parser_behind(protocol: Any, length: int) -> httptools.HttpRequestParser:
     return parser
 
 
-def asks_for_websocket(fields: Sequence[Header]) -> bool:
+def requests_websocket(fields: Sequence[Header]) -> bool:
     """Return whether the head offers an upgrade to a WebSocket; other protocols are ignored."""
     offered = upgrade = b""
     for name, value in fields:

@@ -46,8 +46,8 @@ def whole(least: int, most: int, meaning: str = "") -> msgspec.Meta:
 
 Seconds = Annotated[float | None, rule(f"a number of seconds from 0 to {SECONDS_MAX:g}")]
 Text = Annotated[str, rule("it must be a string")]
-MaybeText = Annotated[str | None, rule("it must be a string")]
-YesOrNo = Annotated[bool, rule("true or false")]
+OptionalText = Annotated[str | None, rule("it must be a string")]
+Flag = Annotated[bool, rule("true or false")]
 
 
 async def read_typed(scope: AnyScope, receive: Receive, bytes_max: int, kind: type[B]) -> B:

@@ -19,7 +19,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.problem import Problem, problem_of
 from curbstone.gateway.limits import CLOSE_S_MAX, DEAD_AFTER_S, MESSAGE_BYTES_PER_S, MESSAGE_S_MAX, PING_AFTER_S
 from curbstone.gateway.websocket.codec import PING, Frames
-from curbstone.gateway.websocket.session import Opener, RefusedSession, Session, SocketRequest, asks_for_frames
+from curbstone.gateway.websocket.session import Opener, RefusedSession, Session, SocketRequest, wants_refusal_in_frame
 from curbstone.net.budget import REFUSED, Account
 from curbstone.net.fair_reader import Turns
 from curbstone.net.receive_deadline import ReceiveDeadline
@@ -70,7 +70,7 @@ def opened(request: SocketRequest, open_session: Opener) -> Session | Problem:
         return open_session(request)
     except (Problem, CurbstoneError) as error:
         problem = problem_of(error)
-        return RefusedSession(request, problem) if asks_for_frames(request) else problem
+        return RefusedSession(request, problem) if wants_refusal_in_frame(request) else problem
 
 
 class WebSocketProtocol(TurnStream):

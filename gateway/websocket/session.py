@@ -103,7 +103,7 @@ APPLICATION = 4000
 _ASKED = b"errors=frame"
 
 
-def asks_for_frames(request: SocketRequest) -> bool:
+def wants_refusal_in_frame(request: SocketRequest) -> bool:
     """Return whether the client asked for refusals in frames."""
     return _ASKED in request.query.split(b"&")
 

@@ -265,7 +265,7 @@ def test_bad_requests_are_named(guarded: GuardedServer, body: object, rule: str)
 
 def test_non_local_follower_requires_tls() -> None:
     authenticator: Any = SimpleNamespace(connections=None)
-    standby = Standby(authenticator, NoFollowers("no"), may_be_plain=False)
+    standby = Standby(authenticator, NoFollowers("no"), allows_plaintext=False)
     access = SimpleNamespace(check_server=lambda _right: None)
 
     def ends(peer: Peer) -> None:

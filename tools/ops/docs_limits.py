@@ -60,9 +60,9 @@ TEXTS = (
     f"`/journal` | {size(limits.PAGE_BYTES_MAX)}",
     f"{size(chart_file.FILE_BYTES + (1 << 20) - 1)}: the server and the {chart_file.QUEUES_MAX} busiest queues",
     f"{stats_history.VALUES_MAX:,} steps in a reply",
-    f"{size(limits.LOOK_BYTES_MAX)} looked through; {search.FOUND_MAX} messages found; "
+    f"{size(limits.SCAN_BYTES_MAX)} looked through; {search.FOUND_MAX} messages found; "
     f"a text of {search.TEXT_CHARS_MAX:,} characters",
-    f"{size(limits.LOOK_BYTES_MAX)} and {limits.LOOK_MESSAGES_MAX:,} messages looked through",
+    f"{size(limits.SCAN_BYTES_MAX)} and {limits.SCAN_MESSAGES_MAX:,} messages looked through",
     f"{filters.TEXT_BYTES_MAX:,} bytes, {filters.TESTS_MAX} tests, {filters.LITERALS_MAX} values, {filters.DEPTH_MAX} "
     f"parentheses in each other, {filters.WILD_MAX} patterns with both `%` and `_`, numbers of "
     f"{conditions.NUMBER_CHARS_MAX} characters",

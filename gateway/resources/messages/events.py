@@ -22,7 +22,7 @@ from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.head import event_in
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.responses import JsonResponse, reply_json
-from curbstone.gateway.http.typed_body import Body, MaybeText, read_typed
+from curbstone.gateway.http.typed_body import Body, OptionalText, read_typed
 from curbstone.gateway.resources.messages.publishing import read_batch, read_message
 from curbstone.gateway.resources.queues.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
@@ -34,7 +34,7 @@ class Binding(Body):
     what = "a binding"
     may_be_null = ("filter",)
 
-    filter: MaybeText = None
+    filter: OptionalText = None
 
 
 class Events:

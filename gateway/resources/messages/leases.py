@@ -28,7 +28,7 @@ from curbstone.gateway.http.login import access_of, caller_of
 from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.problem import ClientGone, Problem
 from curbstone.gateway.http.responses import reply, reply_json
-from curbstone.gateway.http.typed_body import B, Body, MaybeText, Seconds, Text, YesOrNo, read_typed, rule, whole
+from curbstone.gateway.http.typed_body import B, Body, Flag, OptionalText, Seconds, Text, read_typed, rule, whole
 from curbstone.gateway.limits import COUNT_MAX, LEASE_S_MAX
 from curbstone.gateway.resources.messages.event_stream import EventStreams
 from curbstone.gateway.resources.queues.queues import name_in
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
     from curbstone.core.values import Lease
 
 
-Lasting = Annotated[float | None, rule(f"a number of seconds from 0 to {LEASE_S_MAX:g}")]
+LeaseSeconds = Annotated[float | None, rule(f"a number of seconds from 0 to {LEASE_S_MAX:g}")]
 
 
-class Wanted(Body):
+class LeaseRequest(Body):
     """The body of a lease: how many messages, for how long, and how long the request may wait for them."""
 
     what = "a lease"
     may_be_null = ("encoding",)
 
     count: Annotated[int, whole(1, COUNT_MAX)] = 1
-    seconds: Lasting = None
+    seconds: LeaseSeconds = None
     wait: Seconds = 0
     group: Text = ""
-    encoding: MaybeText = None
+    encoding: OptionalText = None
 
 
-class Settled(Body):
+class AckRequest(Body):
     """The body of an ack: the leases that it settles."""
 
     what = "an ack"
@@ -68,7 +68,7 @@ class Settled(Body):
         return list(dict.fromkeys(self.ack_ids))
 
 
-class Returned(Settled):
+class NackRequest(AckRequest):
     """The body of a nack: the leases that end, and whether their messages are requeued or dead-lettered."""
 
     what = "a nack"
@@ -76,15 +76,15 @@ class Returned(Settled):
 
     delay: Seconds = None
     error: Text = ""
-    reject: YesOrNo = False
+    reject: Flag = False
 
 
-class Extended(Settled):
+class ExtendRequest(AckRequest):
     """The body of an extension: the leases, and their new duration."""
 
     what = "an extension"
 
-    seconds: Lasting = None
+    seconds: LeaseSeconds = None
 
 
 class Leases:
@@ -98,11 +98,11 @@ class Leases:
 
     async def lease(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST lease: take up to `count` messages. Unless settled, each is requeued after `seconds`."""
-        queue, asked = await self._call(scope, receive, Wanted)
-        duration_ms = _lasting_ms(queue, asked.seconds)
-        group = group_named(asked.group)
-        encoding = encoding_of(query_of(scope)) if asked.encoding is None else encoding_named(asked.encoding)
-        leases = await self.take(queue, asked.count, duration_ms, group, wait_ms(asked.wait or 0), scope, receive)
+        queue, body = await self._call(scope, receive, LeaseRequest)
+        duration_ms = _lasting_ms(queue, body.seconds)
+        group = group_named(body.group)
+        encoding = encoding_of(query_of(scope)) if body.encoding is None else encoding_named(body.encoding)
+        leases = await self.take(queue, body.count, duration_ms, group, wait_ms(body.wait or 0), scope, receive)
         texts = [lease_json(queue, lease, encoding) for lease in leases]
         await reply_json(send, b'{"messages":[' + b",".join(texts) + b"]}", 200, [(b"cache-control", b"no-store")])
 
@@ -147,10 +147,10 @@ class Leases:
 
     async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST ack: settle leases; answered after the commit."""
-        queue, asked = await self._call(scope, receive, Settled)
+        queue, body = await self._call(scope, receive, AckRequest)
         settled = 0
         stale: list[str] = []
-        for tokens in in_pieces(asked.tokens):
+        for tokens in in_pieces(body.tokens):
             _, count, ended = await answer(partial(access_of(scope).settle_leases, queue, tokens, Outcome.ACK))
             self._traffic.acked += count
             settled += count
@@ -159,13 +159,13 @@ class Leases:
 
     async def nack(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST nack: return the messages to the queue, maybe after a delay, or send them to the dead-letter queue."""
-        queue, asked = await self._call(scope, receive, Returned)
-        delay_ms = seconds_ms("delay", asked.delay) if asked.delay is not None else None
-        outcome = Outcome.REJECT if asked.reject else Outcome.NACK
-        settle = partial(access_of(scope).settle_leases, delay_ms=delay_ms, error=asked.error)
+        queue, body = await self._call(scope, receive, NackRequest)
+        delay_ms = seconds_ms("delay", body.delay) if body.delay is not None else None
+        outcome = Outcome.REJECT if body.reject else Outcome.NACK
+        settle = partial(access_of(scope).settle_leases, delay_ms=delay_ms, error=body.error)
         settled = 0
         stale: list[str] = []
-        for tokens in in_pieces(asked.tokens):
+        for tokens in in_pieces(body.tokens):
             _, count, ended = await answer(partial(settle, queue, tokens, outcome))
             self._traffic.settle(outcome, count)
             settled += count
@@ -174,14 +174,14 @@ class Leases:
 
     async def extend(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST extend: make leases last `seconds` from now."""
-        queue, asked = await self._call(scope, receive, Extended)
-        duration_ms = _lasting_ms(queue, asked.seconds)
+        queue, body = await self._call(scope, receive, ExtendRequest)
+        duration_ms = _lasting_ms(queue, body.seconds)
         stale: list[str] = []
-        for tokens in in_pieces(asked.tokens):
+        for tokens in in_pieces(body.tokens):
             _, ended = await answer(partial(access_of(scope).extend, queue, tokens, duration_ms))
             self._streams.extended(tokens, duration_ms)
             stale += ended
-        await reply_json(send, {"settled": len(asked.tokens) - len(stale), "stale": stale})
+        await reply_json(send, {"settled": len(body.tokens) - len(stale), "stale": stale})
 
     async def _call(self, scope: Scope, receive: Receive, kind: type[B]) -> tuple[Queue, B]:
         queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)

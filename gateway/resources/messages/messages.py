@@ -36,7 +36,7 @@ from curbstone.gateway.limits import COUNT_MAX, PEEK_BYTES_MAX
 from curbstone.gateway.resources.messages.event_stream import EventStream, EventStreams
 from curbstone.gateway.resources.messages.leases import Leases
 from curbstone.gateway.resources.messages.publishing import publish, read_message
-from curbstone.gateway.resources.messages.searching import after_in, filter_in, search_through, searched_json, searcher
+from curbstone.gateway.resources.messages.searching import after_in, filter_in, progress_json, search_through, searcher
 from curbstone.gateway.resources.queues.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
 
@@ -160,7 +160,7 @@ class Messages:
                 queue, searcher("", wanted), after=after, limit=limit, wanted=wanted, state=state, group=only
             )
             texts = [peeked_json(queue, item, encoding) for item in found.messages]
-            await reply_json(send, b'{"messages":[%b]%b}' % (b",".join(texts), searched_json(queue, found)))
+            await reply_json(send, b'{"messages":[%b]%b}' % (b",".join(texts), progress_json(queue, found)))
             return
         look = partial(queue.peek, state=state, group=only)
         peeked = await _peek(queue, look, limit, after)

@@ -221,14 +221,14 @@ class Batch:
         queue = access_of(scope).queue(name_in(scope), Right.SEND)
         bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
         messages = await read_batch(scope, receive, self._settings, bytes_max)
-        batch = _batch_asked(scope, queue, messages)
+        batch = _make_batch(scope, queue, messages)
         self._traffic.published += len(messages)
         stored = await publish(queue, scope, messages, atomic=True)
         self._traffic.confirmed += len(messages)
         await reply_json(send, stored.members | batch, 201, stored.headers)
 
 
-def _batch_asked(scope: AnyScope, queue: Queue, messages: list[Message]) -> dict[str, object]:
+def _make_batch(scope: AnyScope, queue: Queue, messages: list[Message]) -> dict[str, object]:
     """If a request has the parameter `to`, make its messages a batch that reports to that queue.
 
     Return the member for the reply, with the id of the batch: that in the parameter `batch`, or a new one. A request

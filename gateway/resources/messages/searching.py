@@ -15,7 +15,7 @@ from curbstone.core.frames import decode_frame
 from curbstone.core.headers import escape
 from curbstone.core.positions import Frame, Wanted
 from curbstone.gateway.http.callbacks import answer
-from curbstone.gateway.limits import LOOK_BYTES_MAX, LOOK_MESSAGES_MAX, MIB, PEEK_BYTES_MAX
+from curbstone.gateway.limits import MIB, PEEK_BYTES_MAX, SCAN_BYTES_MAX, SCAN_MESSAGES_MAX
 
 if TYPE_CHECKING:
     from curbstone.core.port import Queue
@@ -27,7 +27,7 @@ PAGES_MAX = 10
 """The most pages that a search with a costly filter scans; such a filter gets smaller pages."""
 
 
-class Searched(NamedTuple):
+class PageScan(NamedTuple):
     """The scan of one page: its messages and bytes, and the seqs of the matching messages."""
 
     messages: int
@@ -35,7 +35,7 @@ class Searched(NamedTuple):
     found: list[int]
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """The matching messages, how much was scanned, and the seq to continue at; 0 at the end of the queue."""
 
     messages: list[Peeked]
@@ -50,14 +50,14 @@ def filter_in(query: Mapping[str, str]) -> Filter | None:
     return filter_of(text) if text else None
 
 
-def searcher(text: str, wanted: Filter | None = None) -> Callable[[list[Frame]], Searched]:
+def searcher(text: str, wanted: Filter | None = None) -> Callable[[list[Frame]], PageScan]:
     """Return a function that finds the messages that contain a text, ignoring ASCII case, and pass a filter.
 
     It runs on a worker thread.
     """
     in_body, in_headers = text.encode().lower(), escape(text).encode().lower()
 
-    def search(frames: list[Frame]) -> Searched:
+    def search(frames: list[Frame]) -> PageScan:
         messages = size = 0
         found: list[int] = []
         for frame in frames:
@@ -71,21 +71,21 @@ def searcher(text: str, wanted: Filter | None = None) -> Callable[[list[Frame]],
                     continue
                 if wanted is None or wanted.passes(fields_of(message.headers, message.timestamp_ms)):
                     found.append(message.seq)
-        return Searched(messages, size, found)
+        return PageScan(messages, size, found)
 
     return search
 
 
 async def search_through(
     queue: Queue,
-    search: Callable[[list[Frame]], Searched],
+    search: Callable[[list[Frame]], PageScan],
     *,
     after: int,
     limit: int,
     wanted: Filter | None = None,
     state: str = "",
     group: str | None = None,
-) -> Found:
+) -> SearchResult:
     """Return up to `limit` messages after seq `after` that `search` finds, in `state` (or any), of `group` (or all).
 
     `wanted` is the filter of `search`. The messages may exceed `PEEK_BYTES_MAX` by one message.
@@ -97,10 +97,10 @@ async def search_through(
     count = most = PAGE_MESSAGES
     if wanted is not None:
         count = min(PAGE_MESSAGES, wanted.messages_at_once)
-        most = min(LOOK_MESSAGES_MAX, PAGES_MAX * count)
-    while start < end and len(found) < limit and size < LOOK_BYTES_MAX and (wanted is None or messages < most):
-        page = Wanted(max(start, reading.first()), end, count, min(PAGE_BYTES, LOOK_BYTES_MAX - size))
-        searched: Searched
+        most = min(SCAN_MESSAGES_MAX, PAGES_MAX * count)
+    while start < end and len(found) < limit and size < SCAN_BYTES_MAX and (wanted is None or messages < most):
+        page = Wanted(max(start, reading.first()), end, count, min(PAGE_BYTES, SCAN_BYTES_MAX - size))
+        searched: PageScan
         _, searched, start = await answer(partial(reading.browse, page, search))
         messages, size = messages + searched.messages, size + searched.bytes
         for seq in searched.found:
@@ -110,9 +110,9 @@ async def search_through(
                 continue
             held += len(peeked[0].message.headers) + len(peeked[0].message.body)
             if found and (len(found) == limit or held > PEEK_BYTES_MAX):
-                return Found(found, messages, size, seq)
+                return SearchResult(found, messages, size, seq)
             found.append(peeked[0])
-    return Found(found, messages, size, start if start < end else 0)
+    return SearchResult(found, messages, size, start if start < end else 0)
 
 
 def after_in(query: Mapping[str, str], queue: Queue) -> int:
@@ -124,7 +124,7 @@ def after_in(query: Mapping[str, str], queue: Queue) -> int:
     return seq
 
 
-def searched_json(queue: Queue, found: Found) -> bytes:
+def progress_json(queue: Queue, found: SearchResult) -> bytes:
     """Return the members of a reply that report how much was scanned, each with a comma in front."""
     more = b',"next":"%b"' % queue.message_id(found.following - 1).encode() if found.following else b""
     return b',"looked":{"messages":%d,"bytes":%d}%b' % (found.looked, found.bytes, more)

@@ -21,34 +21,34 @@ from curbstone.gateway.http.typed_body import Body, read_typed, rule
 from curbstone.gateway.resources.queues.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
 
-WAYS_MAX = 1000
+ENDS_MAX = 1000
 """The most combinations of delay and error in one call. Leases with the same combination are settled together."""
 
 
-class Rejected(msgspec.Struct, forbid_unknown_fields=True):
+class RejectItem(msgspec.Struct, forbid_unknown_fields=True):
     """A lease whose message is rejected, with the reason."""
 
     ack_id: str = msgspec.field(name="ackId")
     error: str = ""
 
 
-class Returned(Rejected):
+class NackItem(RejectItem):
     """A lease whose message is requeued, with the delay and the reason."""
 
     delay: Any = None
     """In seconds; None for the queue's own nack delay."""
 
 
-class Settle(Body):
+class SettleRequest(Body):
     """The body of a settle: the leases that end, and how."""
 
     what = "a settle"
 
     ack: Annotated[list[str], rule("a list of ackIds")] = []
-    nack: Annotated[list[Returned], rule("a list of objects with an ackId, and maybe delay and error")] = []
-    reject: Annotated[list[Rejected], rule("a list of objects with an ackId, and maybe error")] = []
+    nack: Annotated[list[NackItem], rule("a list of objects with an ackId, and maybe delay and error")] = []
+    reject: Annotated[list[RejectItem], rule("a list of objects with an ackId, and maybe error")] = []
 
-    def ways(self) -> dict[End, list[str]]:
+    def tokens_by_end(self) -> dict[End, list[str]]:
         """Return the leases' tokens by how they end; raise BadRequest for a bad delay or a repeated token."""
         tokens = [*self.ack, *[back.ack_id for back in self.nack], *[dead.ack_id for dead in self.reject]]
         if len(set(tokens)) < len(tokens):
@@ -82,12 +82,12 @@ class Settles:
         """POST: settle leases; answered after the commit. Not a transaction: after an error, some may be settled."""
         access = access_of(scope)
         queue = access.queue(name_in(scope), Right.RECEIVE)
-        asked = await read_typed(scope, receive, self._settings.json_bytes_max, Settle)
-        ways = asked.ways()
-        if len(ways) > WAYS_MAX:
-            raise BadRequest(f"a settle has at most {WAYS_MAX} different delays and errors")
+        body = await read_typed(scope, receive, self._settings.json_bytes_max, SettleRequest)
+        tokens_by_end = body.tokens_by_end()
+        if len(tokens_by_end) > ENDS_MAX:
+            raise BadRequest(f"a settle has at most {ENDS_MAX} different delays and errors")
         results: list[tuple[Any, ...] | CurbstoneError] = []
-        pieces = [(end, piece) for end, tokens in ways.items() for piece in in_pieces(tokens)]
+        pieces = [(end, piece) for end, tokens in tokens_by_end.items() for piece in in_pieces(tokens)]
         some, size = [], 0
         for end, tokens in pieces:
             more = partial(access.settle_leases, queue, tokens, end.outcome, delay_ms=end.delay_ms, error=end.error)

@@ -82,8 +82,8 @@ class Transactions:
     async def commit(self, request: Request) -> Response:
         """POST: publish the staged parts, all or nothing; answered when they are on disk."""
         project, identifier = _names(request)
-        asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Commit)
-        commit = partial(access_of(request).staging.commit, project, identifier, asked.parts, content=asked.content)
+        body = await read_typed(request, request.receive, self._settings.json_bytes_max, Commit)
+        commit = partial(access_of(request).staging.commit, project, identifier, body.parts, content=body.content)
         _, repeated, messages = await answer(commit)
         if not repeated:
             self._traffic.published += messages

@@ -34,9 +34,9 @@ _CRC_BYTES = 4
 _VALUES = struct.Struct(f"<{len(FIGURES)}f")
 
 Values = tuple[float, ...]
-Series = Mapping[str, Values]
+Step = Mapping[str, Values]
 """The values of one step, by the uids of queues."""
-Course = dict[str, list[float | None]]
+TimeSeries = dict[str, list[float | None]]
 """The values of one series over time, by figure."""
 
 
@@ -71,14 +71,14 @@ class File(Protocol):
         """Write the buffers consecutively from `offset`."""
 
 
-def encode_row(time_s: int, series: Series) -> bytes:
+def encode_row(time_s: int, series: Step) -> bytes:
     """Return a row."""
     parts = [*map(_id_of, series), *[_VALUES.pack(*values) for values in series.values()]]
     rest = _HEAD.pack(0, MARK, time_s, len(series))[_CRC_BYTES:] + b"".join(parts)
     return struct.pack("<I", crc32(rest)) + rest
 
 
-def means(steps: Sequence[Series]) -> Series:
+def means(steps: Sequence[Step]) -> Step:
     """Return the mean of each value over these steps. A step in which it is unknown does not count."""
     values_of: dict[str, list[Values]] = {}
     for step in steps:
@@ -118,19 +118,19 @@ def _index(names: bytes, name: bytes) -> int:
     return at // ID_BYTES
 
 
-def read_series(file: File, ring: Ring, times: range, uids: Sequence[str]) -> list[Course]:
+def read_series(file: File, ring: Ring, times: range, uids: Sequence[str]) -> list[TimeSeries]:
     """Return the figures of each series at these times, None for an unknown value. Blocking."""
     ids = list(map(_id_of, uids))
     rows = [_values_in(file.read(ring.place(time_s), ROW_BYTES), time_s, ids) for time_s in times]
-    return [_course([row[index] for row in rows]) for index in range(len(ids))]
+    return [_time_series([row[index] for row in rows]) for index in range(len(ids))]
 
 
-def unknown(times: range) -> Course:
+def unknown(times: range) -> TimeSeries:
     """Return figures of which all are unknown."""
-    return _course([None] * len(times))
+    return _time_series([None] * len(times))
 
 
-def _course(found: list[Values | None]) -> Course:
+def _time_series(found: list[Values | None]) -> TimeSeries:
     return {
         name: [None if values is None or isnan(values[index]) else round(values[index], 3) for values in found]
         for index, name in enumerate(FIGURES)

@@ -35,7 +35,7 @@ _GROUP_GAUGES = {
 }
 
 
-def written(
+def encode_metrics(
     now: Snapshot, shown: Sequence[QueueFigures], groups: Sequence[tuple[QueueName, Backlog]], accept: str
 ) -> tuple[bytes, str]:
     """Return the figures in a format that `accept` allows, and its media type. May be called in any thread.
@@ -117,7 +117,7 @@ class _Exposition:
             opened.add_metric((protocol,), count)
         yield opened
         away = CounterMetricFamily("curbstone_connections_refused", "Refused connections", labels=("reason",))
-        for reason, count in self.now.sent_away.items():
+        for reason, count in self.now.refused_connections.items():
             away.add_metric((reason,), count)
         yield away
         yield from self._of_buffers()

@@ -119,11 +119,11 @@ def _nothing() -> None:
     return None
 
 
-class FollowerFigures(Protocol):
+class ReplicationFigures(Protocol):
     """Figures of the replication stream."""
 
     @property
-    def followers(self) -> Sequence[OneFollower]:
+    def followers(self) -> Sequence[FollowerFigures]:
         """The attached followers."""
 
     @property
@@ -139,7 +139,7 @@ class FollowerFigures(Protocol):
         """`local` if confirms do not wait for a standby, else the state of the standby."""
 
     @property
-    def lease(self) -> OneLease | None:
+    def lease(self) -> LeaseFigures | None:
         """The lease without which the server confirms nothing, if it needs one."""
 
     @property
@@ -163,7 +163,7 @@ class FollowerFigures(Protocol):
         """The bytes sent to all followers."""
 
 
-class OneLease(Protocol):
+class LeaseFigures(Protocol):
     """Figures of the lease of the server."""
 
     @property
@@ -179,7 +179,7 @@ class OneLease(Protocol):
         """How many calls to the lease store have failed."""
 
 
-class OneFollower(Protocol):
+class FollowerFigures(Protocol):
     """Figures of one follower."""
 
     @property
@@ -205,13 +205,13 @@ class Process:
 
     connections: Callable[[], Mapping[str, int]] = _none
     """Open connections by protocol."""
-    sent_away: Callable[[], Mapping[str, int]] = _none
+    refused_connections: Callable[[], Mapping[str, int]] = _none
     """Connections that were refused, by the reason."""
     syncs: Histogram | None = field(default=None)
     """How long syncs of files took, in microseconds."""
     budget: Budget = field(default_factory=Budget)
     """The memory that connections hold."""
-    followers: Callable[[], FollowerFigures | None] = _nothing
+    followers: Callable[[], ReplicationFigures | None] = _nothing
     """The figures of replication; None if it is off."""
 
 
@@ -289,7 +289,7 @@ class Snapshot(NamedTuple):
     protocols: dict[str, dict[str, int]]
     refusals: dict[str, dict[str, int]]
     connections: dict[str, int]
-    sent_away: dict[str, int]
+    refused_connections: dict[str, int]
     buffered: BufferedFigures
     commits: CommitFigures
     staged: int
@@ -301,7 +301,7 @@ class Snapshot(NamedTuple):
     """Logins by protocol and outcome, never by user."""
     denied: dict[str, int]
     """Refused calls, by the name of the right they lacked."""
-    followers: FollowerFigures | None
+    followers: ReplicationFigures | None
     held_back: dict[str, int]
     """By protocol, how often a user's rate stopped reading a connection or refused a request."""
     is_whole: bool
@@ -363,7 +363,7 @@ class Figures:
             },
             {name: dict(traffic.refusals) for name, traffic in self._protocols.items()},
             dict(self._process.connections()),
-            dict(self._process.sent_away()),
+            dict(self._process.refused_connections()),
             BufferedFigures.of(self._process.budget),
             CommitFigures.of(self._broker.commits, self._process.syncs),
             len(staging),

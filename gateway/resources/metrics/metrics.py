@@ -48,9 +48,9 @@ class Metrics:
 
         def write() -> tuple[bytes, str]:
             # Imported here, because prometheus-client is needed only for /metrics.
-            from curbstone.gateway.resources.metrics.exposition import written
+            from curbstone.gateway.resources.metrics.exposition import encode_metrics
 
-            return written(now, shown, groups, accept)
+            return encode_metrics(now, shown, groups, accept)
 
         body, content_type = await self._writing.run(write)
         return Response(body, headers={"content-type": content_type, **FRESH})

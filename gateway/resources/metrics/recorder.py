@@ -20,10 +20,10 @@ from curbstone.gateway.resources.metrics.chart_file import (
     HOUR,
     QUEUES_MAX,
     SERVER,
-    Course,
     File,
     Ring,
-    Series,
+    Step,
+    TimeSeries,
     Values,
     encode_row,
     means,
@@ -63,7 +63,7 @@ class Recorder:
         self._activity: dict[str, int] = {}
         """By uid, the sum of each queue's counters when the busiest were last chosen; empty if all are recorded."""
         self._minute = self._host.wall_ms() // (1000 * DAY.step_s)
-        self._steps: list[Series] = []
+        self._steps: list[Step] = []
         """The steps of this minute."""
 
     def start(self) -> None:
@@ -82,15 +82,15 @@ class Recorder:
         ring: Ring,
         times: range,
         uids: Sequence[str],
-        on_done: Callable[[CurbstoneError | None, list[Course]], None],
+        on_done: Callable[[CurbstoneError | None, list[TimeSeries]], None],
     ) -> None:
-        """Read the series of these uids, or `SERVER`: `on_done(error, the course of each)`."""
+        """Read the series of these uids, or `SERVER`: `on_done(error, the time series of each)`."""
         file = self._file
 
-        def job() -> list[Course]:
+        def job() -> list[TimeSeries]:
             return read_series(file, ring, times, uids) if file is not None else [unknown(times) for _ in uids]
 
-        def done(found: list[Course] | None, error: BaseException | None) -> None:
+        def done(found: list[TimeSeries] | None, error: BaseException | None) -> None:
             if found is None:
                 on_done(Unavailable(f"the history of the charts can't be read: {error}"), [])
             else:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from curbstone.gateway.resources.server.standby_status import StandbyFigures
 
 
-def written(now: StandbyFigures, accept: str) -> tuple[bytes, str]:
+def encode_metrics(now: StandbyFigures, accept: str) -> tuple[bytes, str]:
     """Return the figures in a format that `accept` allows, and its media type. May be called in any thread."""
     encode, content_type = choose_encoder(accept)
     registry = CollectorRegistry()

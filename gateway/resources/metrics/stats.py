@@ -106,7 +106,7 @@ def _server(now: Snapshot) -> dict[str, object]:
             for protocol, numbers in now.protocols.items()
         },
         "connections": now.connections,
-        "connections_refused": now.sent_away,
+        "connections_refused": now.refused_connections,
         "buffered": {
             "bytes": now.buffered.bytes,
             "limit_bytes": now.buffered.bytes_max,

@@ -18,7 +18,7 @@ from curbstone.gateway.http.callbacks import answer, in_thread
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.resource import Resource
 from curbstone.gateway.http.responses import FRESH, JsonResponse
-from curbstone.gateway.resources.metrics.chart_file import DAY, HOUR, SERVER, Course, Ring
+from curbstone.gateway.resources.metrics.chart_file import DAY, HOUR, SERVER, Ring, TimeSeries
 from curbstone.gateway.resources.metrics.recorder import Recorder
 
 SPANS = {"hour": HOUR, "day": DAY}
@@ -52,10 +52,10 @@ class StatsHistory:
                     f"bad queue: {len(names)} queues with {len(times)} steps each; at most {VALUES_MAX} steps in all"
                 )
             queues = [access.queue(name, Right.PEEK) for name in names]
-            courses = await self._read(ring, times, [queue.uid for queue in queues])
+            series = await self._read(ring, times, [queue.uid for queue in queues])
             members["queues"] = [
-                {"project": queue.name.project, "queue": queue.name.queue, **course}
-                for queue, course in zip(queues, courses, strict=True)
+                {"project": queue.name.project, "queue": queue.name.queue, **each}
+                for queue, each in zip(queues, series, strict=True)
             ]
         body = {"step": ring.step_s, "from": 1000 * times.start, **members}
         return await in_thread(lambda: JsonResponse(body, 200, FRESH))
@@ -68,12 +68,12 @@ class StatsHistory:
         start_s = min(max(first_s, -(-since_s // ring.step_s) * ring.step_s), last_s)
         return range(start_s, last_s + 1, ring.step_s)
 
-    async def _read(self, ring: Ring, times: range, uids: list[str]) -> list[Course]:
+    async def _read(self, ring: Ring, times: range, uids: list[str]) -> list[TimeSeries]:
         if self._recorder is None:
             raise NotSupported("The history of the charts needs the local engine.")
         _, found = await answer(partial(self._recorder.read, ring, times, uids))
-        courses: list[Course] = found
-        return courses
+        series: list[TimeSeries] = found
+        return series
 
 
 def history_routes(recorder: Recorder | None, host: Host) -> list[Route]:

@@ -14,7 +14,7 @@ from curbstone.gateway.formats.parameters import group_named, seconds_ms
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.responses import JsonResponse
-from curbstone.gateway.http.typed_body import Body, Seconds, Text, YesOrNo, read_typed, rule, whole
+from curbstone.gateway.http.typed_body import Body, Flag, Seconds, Text, read_typed, rule, whole
 from curbstone.gateway.resources.messages.message import missing
 from curbstone.gateway.resources.queues.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
@@ -42,8 +42,8 @@ class Pause(Body):
 
     what = "a pause"
 
-    deliver: YesOrNo = True
-    publish: YesOrNo = False
+    deliver: Flag = True
+    publish: Flag = False
 
 
 class Purge(Body):
@@ -51,7 +51,7 @@ class Purge(Body):
 
     what = "a purge"
 
-    keep: YesOrNo = False
+    keep: Flag = False
 
 
 class Undo(Body):
@@ -90,29 +90,29 @@ class Admin:
         """POST purge: remove all ready and delayed messages, and erase them unless `keep`. Delivered messages stay."""
         access, name = access_of(request), name_in(request)
         access.queue(name, Right.MANAGE)
-        asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Purge)
-        _, purged = await answer(lambda done: access.purge(name, done, keep=asked.keep))
+        body = await read_typed(request, request.receive, self._settings.json_bytes_max, Purge)
+        _, purged = await answer(lambda done: access.purge(name, done, keep=body.keep))
         return JsonResponse({"purged": purged})
 
     async def undo(self, request: Request) -> Response:
         """POST undo: restore messages that were acked, popped or purged, as far as the log still has them."""
         queue = access_of(request).queue(name_in(request), Right.MANAGE)
-        asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Undo)
-        seq = _seq_of(queue, asked.id) if asked.id is not None else 0
-        within_ms = max(1, seconds_ms("within", asked.within)) if asked.within is not None else 0
-        undo_request = UndoRequest(asked.limit, within_ms, seq, group_named(asked.group))
+        body = await read_typed(request, request.receive, self._settings.json_bytes_max, Undo)
+        seq = _seq_of(queue, body.id) if body.id is not None else 0
+        within_ms = max(1, seconds_ms("within", body.within)) if body.within is not None else 0
+        undo_request = UndoRequest(body.limit, within_ms, seq, group_named(body.group))
         _, undone = await answer(lambda done: access_of(request).undo(queue.name, undo_request, done))
         return JsonResponse(undone._asdict())
 
     async def redrive(self, request: Request) -> Response:
         """POST redrive: move dead letters, or the one with `id`, back to their own queues or to the queue in `to`."""
         queue = access_of(request).queue(name_in(request), Right.MANAGE)
-        asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Redrive)
-        target = parse_queue_name(asked.to, queue.name.project) if asked.to else None
-        seq = _seq_of(queue, asked.id) if asked.id is not None else 0
-        _, redriven = await answer(lambda done: access_of(request).redrive(queue.name, target, asked.limit, done, seq))
-        if asked.id is not None and not redriven.moved and not redriven.stayed:
-            raise missing(queue, asked.id)
+        body = await read_typed(request, request.receive, self._settings.json_bytes_max, Redrive)
+        target = parse_queue_name(body.to, queue.name.project) if body.to else None
+        seq = _seq_of(queue, body.id) if body.id is not None else 0
+        _, redriven = await answer(lambda done: access_of(request).redrive(queue.name, target, body.limit, done, seq))
+        if body.id is not None and not redriven.moved and not redriven.stayed:
+            raise missing(queue, body.id)
         return JsonResponse({"moved": redriven.moved, "stayed": redriven.stayed, "more": redriven.more})
 
 

@@ -49,9 +49,9 @@ class History:
         position = min(max(start, reading.events_start), reading.events_end)
         found: list[bytes] = []
         for _ in range(EVENTS_MAX // EVENTS_AT_ONCE):
-            asked = ReadRequest(position, EVENTS_AT_ONCE, FOUND_BYTES_MAX)
+            read = ReadRequest(position, EVENTS_AT_ONCE, FOUND_BYTES_MAX)
             try:
-                _, pieces, position = await answer(partial(reading.events, asked, partial(_about, seq)))
+                _, pieces, position = await answer(partial(reading.events, read, partial(_about, seq)))
             except Gone:  # the log was cleaned meanwhile; the events found stay
                 position = reading.events_start
                 continue

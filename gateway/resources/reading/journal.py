@@ -42,16 +42,16 @@ class Journal:
         limit = whole_number("limit", query.get("limit", LIMIT), 1, PAGE_MESSAGES_MAX)
         bytes_max = whole_number("max_bytes", query.get("max_bytes", PAGE_BYTES), 1, PAGE_BYTES_MAX)
         longest_ms = wait_ms(query.get("wait", 0))
-        asked = ReadRequest(position or reading.events_start, limit, bytes_max)
+        read = ReadRequest(position or reading.events_start, limit, bytes_max)
         held = held_by(access_of(request), queue.name, Right.PEEK)
-        if longest_ms and asked.position == reading.events_end:
-            await self._polls.poll(partial(reading.wait_for_events, asked.position, longest_ms), request.receive, held)
+        if longest_ms and read.position == reading.events_end:
+            await self._polls.poll(partial(reading.wait_for_events, read.position, longest_ms), request.receive, held)
         await wait_for_budget(request, bytes_max)
         is_binary = accepts(request, BINARY)
         render = _binary if is_binary else _lines
         pieces: list[bytes]
         end = reading.events_end
-        _, pieces, following = await answer(partial(reading.events, asked, render))
+        _, pieces, following = await answer(partial(reading.events, read, render))
         page = b"".join(pieces)
         headers = page_headers(queue, BINARY if is_binary else NDJSON, following)
         headers |= {"journal-end": str(max(end, following))} | (checksum(page) if is_binary else {})

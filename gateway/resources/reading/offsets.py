@@ -46,18 +46,18 @@ class Offsets:
         reply: dict[str, object] = {}
         if timestamp_ms is not None:
             _, reply["at"] = await answer(partial(reading.find_time, timestamp_ms))
-        bytes_max = bytes_asked(access_of(request), query["bytes"]) if "bytes" in query else None
-        return JsonResponse(standing(queue, group, after or 0, bytes_max) | reply)
+        bytes_max = byte_limit(access_of(request), query["bytes"]) if "bytes" in query else None
+        return JsonResponse(offsets_json(queue, group, after or 0, bytes_max) | reply)
 
 
-def bytes_asked(access: AuthorizedBroker, given: object) -> int:
+def byte_limit(access: AuthorizedBroker, given: object) -> int:
     """Return a number of bytes. `staged` stands for a size of transaction that leaves staging room for others."""
     if given == STAGED:
         return access.staging.bytes_max // STAGED_SHARE
     return whole_number("bytes", given, 1, SEQ_MAX)
 
 
-def standing(queue: Queue, group: str, after: int, bytes_max: int | None) -> dict[str, object]:
+def offsets_json(queue: Queue, group: str, after: int, bytes_max: int | None) -> dict[str, object]:
     """Return the first and next seq of a queue or a group, and how far `bytes_max` bytes reach from `after` on."""
     reading = queue.reading
     first = reading.position(group) if group else reading.first()

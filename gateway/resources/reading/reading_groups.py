@@ -17,14 +17,14 @@ from curbstone.gateway.formats.parameters import SEQ_MAX, whole_number
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.responses import JsonResponse
-from curbstone.gateway.http.typed_body import Body, MaybeText, read_typed, rule, whole
+from curbstone.gateway.http.typed_body import Body, OptionalText, read_typed, rule, whole
 from curbstone.gateway.resources.queues.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
 
 Reader = Annotated[str, rule("1 to 64 of A-Z a-z 0-9 . _ : -", pattern=r"\A[A-Za-z0-9._:-]{1,64}\Z")]
 
 
-class Declared(Body):
+class GroupDeclaration(Body):
     """The body of a declaration: where the group begins, and whether it holds or skips messages at the cap."""
 
     what = "a group"
@@ -33,16 +33,16 @@ class Declared(Body):
     on_full: Annotated[Literal["hold", "skip"] | msgspec.UnsetType, rule("hold or skip")] = msgspec.UNSET
 
 
-class Ack(Body):
+class AckRequest(Body):
     """The body of an ack: the last settled message, and the epoch of the queue."""
 
     what = "an ack"
 
     up_to: Annotated[int, whole(0, SEQ_MAX, "the last message to settle")] = msgspec.field(name="upTo")
-    epoch: MaybeText = None
+    epoch: OptionalText = None
 
 
-class AckOfReader(Ack):
+class ReaderAckRequest(AckRequest):
     """The body of an ack from one of several programs that read as the group."""
 
     reader: Reader = ""
@@ -68,7 +68,7 @@ class ReadingGroups:
         """PUT: declare the group, or change its behaviour at the cap."""
         queue = access_of(request).queue(name_in(request), Right.MANAGE)
         name = _group_in(request)
-        declared = await read_typed(request, request.receive, self._settings.json_bytes_max, Declared)
+        declared = await read_typed(request, request.receive, self._settings.json_bytes_max, GroupDeclaration)
         skips = None if declared.on_full is msgspec.UNSET else declared.on_full == "skip"
         info: GroupInfo
         _, info = await answer(partial(queue.reading.declare, name, _start_of(declared.start), skips))
@@ -87,7 +87,7 @@ class ReadingGroups:
         """POST ack: settle everything up to `upTo` for the group; answered after the commit."""
         queue = access_of(request).queue(name_in(request), Right.RECEIVE)
         name = _group_in(request)
-        ack = await read_typed(request, request.receive, self._settings.json_bytes_max, AckOfReader)
+        ack = await read_typed(request, request.receive, self._settings.json_bytes_max, ReaderAckRequest)
         queue.reading.check_epoch(ack.epoch)
         info: GroupInfo
         _, info = await answer(partial(queue.reading.ack_to, name, ack.up_to, reader=ack.reader))

@@ -19,8 +19,8 @@ from curbstone.gateway.http.long_poll import FirstOf, Held, Polls
 from curbstone.gateway.http.problem import problem_json, problem_of
 from curbstone.gateway.http.responses import JsonResponse
 from curbstone.gateway.http.typed_body import Body, Seconds, Text, read_typed, rule, typed
-from curbstone.gateway.resources.reading.offsets import bytes_asked, standing
-from curbstone.gateway.resources.reading.reading_groups import Ack, Reader
+from curbstone.gateway.resources.reading.offsets import byte_limit, offsets_json
+from curbstone.gateway.resources.reading.reading_groups import AckRequest, Reader
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 QUEUES_MAX = 10_000
 """The most queues in one call."""
 
-Named = Annotated[dict[str, Any], rule(
+ByQueue = Annotated[dict[str, Any], rule(
     f"an object with 1 to {QUEUES_MAX} members, each the name of a queue", min_length=1, max_length=QUEUES_MAX
 )]  # fmt: skip
 
@@ -41,18 +41,18 @@ class OffsetsRequest(Body):
 
     what = "a request for offsets"
 
-    queues: Named
+    queues: ByQueue
     group: Text = ""
     wait: Seconds = 0
     bytes: Annotated[Any, rule('"staged", or a number of bytes')] = None
 
 
-class Acks(Body):
+class AcksRequest(Body):
     """The body of acks: the queues, each with the group's ack."""
 
     what = "acks"
 
-    queues: Named
+    queues: ByQueue
     group: Annotated[str, rule("the group that settles the messages", min_length=1)]
     reader: Reader = ""
 
@@ -67,40 +67,42 @@ class ReadingMany:
     async def offsets(self, request: Request) -> Response:
         """POST: the offsets of queues. With `wait`, answered when one has messages after its seq, or the time is up."""
         access = access_of(request)
-        asked = await read_typed(request, request.receive, self._settings.json_bytes_max, OffsetsRequest)
+        body = await read_typed(request, request.receive, self._settings.json_bytes_max, OffsetsRequest)
         after = {
             name: whole_number(f"seq of {name}", seq, 0, SEQ_MAX)
-            for name, seq in _by_name(request, asked.queues).items()
+            for name, seq in _by_name(request, body.queues).items()
         }
-        group = group_named(asked.group)
-        longest_ms = wait_ms(asked.wait or 0)
-        size_max = bytes_asked(access, asked.bytes) if asked.bytes is not None else None
+        group = group_named(body.group)
+        longest_ms = wait_ms(body.wait or 0)
+        size_max = byte_limit(access, body.bytes) if body.bytes is not None else None
         found = _found(access, after, group)
         if longest_ms and found and len(found) == len(after) and not _has_news(found, after):
             starts = [partial(queue.reading.wait_for, after[name], longest_ms) for name, queue in found.items()]
             await self._polls.poll(_first_of(starts), request.receive, _held_by(access, tuple(after)))
             found = _found(access, after, group)
-        standings = {name.queue: standing(queue, group, after[name], size_max) for name, queue in sorted(found.items())}
+        offsets = {
+            name.queue: offsets_json(queue, group, after[name], size_max) for name, queue in sorted(found.items())
+        }
         missing = sorted(name.queue for name in after if name not in found)
-        return JsonResponse({"queues": standings, "missing": missing})
+        return JsonResponse({"queues": offsets, "missing": missing})
 
     async def ack(self, request: Request) -> Response:
         """POST: settle messages of several queues for a group; each queue has its own commit and its own result."""
         access = access_of(request)
-        acks = await read_typed(request, request.receive, self._settings.json_bytes_max, Acks)
+        acks = await read_typed(request, request.receive, self._settings.json_bytes_max, AcksRequest)
         group = group_named(acks.group)
-        asked = {name: typed(value, Ack) for name, value in _by_name(request, acks.queues).items()}
-        for name in asked:
+        by_name = {name: typed(value, AckRequest) for name, value in _by_name(request, acks.queues).items()}
+        for name in by_name:
             access.check(Right.RECEIVE, name)
 
         def start(name: QueueName, on_done: Callable[..., None]) -> None:
             queue = access.queue(name, Right.RECEIVE)
-            queue.reading.check_epoch(asked[name].epoch)
-            queue.reading.ack_to(group, asked[name].up_to, on_done, acks.reader)
+            queue.reading.check_epoch(by_name[name].epoch)
+            queue.reading.ack_to(group, by_name[name].up_to, on_done, acks.reader)
 
-        results = await answers([partial(start, name) for name in asked])
+        results = await answers([partial(start, name) for name in by_name])
         done, problems = {}, {}
-        for name, result in zip(asked, results, strict=True):
+        for name, result in zip(by_name, results, strict=True):
             if isinstance(result, CurbstoneError):
                 problems[name.queue] = problem_json(problem_of(result))
             else:

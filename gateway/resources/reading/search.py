@@ -11,7 +11,7 @@ from curbstone.gateway.formats.parameters import encoding_of, query_of, whole_nu
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.responses import JsonResponse
 from curbstone.gateway.resources.messages.messages import peeked_json
-from curbstone.gateway.resources.messages.searching import after_in, filter_in, search_through, searched_json, searcher
+from curbstone.gateway.resources.messages.searching import after_in, filter_in, progress_json, search_through, searcher
 from curbstone.gateway.resources.queues.queues import name_in
 
 FOUND_MAX = 100
@@ -33,4 +33,4 @@ class Search:
         found = await search_through(queue, search, after=after_in(query, queue), limit=limit, wanted=wanted)
         encoding = encoding_of(query)
         texts = [peeked_json(queue, each, encoding) for each in found.messages]
-        return JsonResponse(b'{"messages":[%b]%b}' % (b",".join(texts), searched_json(queue, found)))
+        return JsonResponse(b'{"messages":[%b]%b}' % (b",".join(texts), progress_json(queue, found)))

@@ -26,7 +26,7 @@ from curbstone.gateway.http.login import access_of, caller_of, cookie_name
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.resource import Resource
 from curbstone.gateway.http.responses import FRESH, JsonResponse
-from curbstone.gateway.http.typed_body import Body, MaybeText, Seconds, Text, read_typed, rule
+from curbstone.gateway.http.typed_body import Body, OptionalText, Seconds, Text, read_typed, rule
 from curbstone.gateway.limits import LOGIN_BYTES_MAX
 from curbstone.net.peer import is_loopback
 
@@ -34,21 +34,21 @@ if TYPE_CHECKING:  # loaded only if there are users
     from curbstone.access.user_authenticator import UserAuthenticator
 
 
-class TicketWanted(Body):
+class TicketRequest(Body):
     """The body of a request for a ticket."""
 
     what = "a ticket"
 
     way: Annotated[str, rule(", ".join(PURPOSES), pattern=rf"\A({'|'.join(PURPOSES)})\Z")]
-    queue: MaybeText = None
+    queue: OptionalText = None
 
 
-class TokenWanted(Body):
+class TokenRequest(Body):
     """The body of a request for a token: its user, its grants, and its lifetime."""
 
     what = "a token"
 
-    user: MaybeText = None
+    user: OptionalText = None
     grants: Annotated[list[str] | None, rule("a list of strings")] = None
     seconds: Seconds = None
     label: Text = ""
@@ -96,21 +96,21 @@ class Logins:
 
     async def make_ticket(self, request: Request) -> Response:
         """POST /v2/tickets: create a ticket, which in a URL is a login for one request to publish or consume."""
-        asked = await read_typed(request, request.receive, LOGIN_BYTES_MAX, TicketWanted)
+        body = await read_typed(request, request.receive, LOGIN_BYTES_MAX, TicketRequest)
         access = access_of(request)
         _check_login(access)
         name: QueueName | None = None
-        if asked.way in WITHOUT_QUEUE:
-            if asked.queue is not None:
-                raise BadRequest(f"a ticket for {asked.way} must not name a queue")
-        elif asked.queue is None:
-            raise BadRequest(f"queue is missing: a ticket for {asked.way} must name one")
+        if body.way in WITHOUT_QUEUE:
+            if body.queue is not None:
+                raise BadRequest(f"a ticket for {body.way} must not name a queue")
+        elif body.queue is None:
+            raise BadRequest(f"queue is missing: a ticket for {body.way} must name one")
         else:
-            name = parse_queue_name(asked.queue, access.home)
-            access.check(Right.SEND if asked.way == "publish" else Right.RECEIVE, name)
+            name = parse_queue_name(body.queue, access.home)
+            access.check(Right.SEND if body.way == "publish" else Right.RECEIVE, name)
             if access.may_be_new(name):  # the client of the ticket can't wait for it
                 await answer(access.catch_up)
-        secret = self._users().make_ticket(access, asked.way, name)
+        secret = self._users().make_ticket(access, body.way, name)
         return JsonResponse({"ticket": str(secret), "expires": self._host.wall_ms() + TICKET_MS}, 201, FRESH)
 
     # --- tokens
@@ -125,18 +125,18 @@ class Logins:
 
     async def make_token(self, request: Request) -> Response:
         """POST /v2/tokens: create a token. Only this reply contains its secret."""
-        asked = await read_typed(request, request.receive, LOGIN_BYTES_MAX, TokenWanted)
+        body = await read_typed(request, request.receive, LOGIN_BYTES_MAX, TokenRequest)
         access = access_of(request)
         _check_login(access)
-        user = access.identity.user if asked.user is None else asked.user
-        lasts_ms = seconds_ms("seconds", asked.seconds or 0)
+        user = access.identity.user if body.user is None else body.user
+        lasts_ms = seconds_ms("seconds", body.seconds or 0)
         expires_ms = self._host.wall_ms() + lasts_ms if lasts_ms else 0
         authenticator = self._users()
         made: list[tuple[str, Token]] = []
 
         def start(done: Any) -> None:
             secret, token = authenticator.make_token(
-                access, user=user, grants=asked.grants, expires_ms=expires_ms, label=asked.label, on_done=done
+                access, user=user, grants=body.grants, expires_ms=expires_ms, label=body.label, on_done=done
             )
             made.append((str(secret), token))
 

@@ -169,11 +169,11 @@ class NoFollowers:
 class Standby:
     """The handlers of `/v2/standby` and the paths below it."""
 
-    def __init__(self, authenticator: Authenticator, source: Source, *, may_be_plain: bool) -> None:
+    def __init__(self, authenticator: Authenticator, source: Source, *, allows_plaintext: bool) -> None:
         """`allows_plaintext`: whether other machines may follow without TLS."""
         self._connections = authenticator.connections
         self._source = source
-        self._may_be_plain = may_be_plain
+        self._may_be_plain = allows_plaintext
         self._replies: set[StreamReply] = set()
 
     async def get(self, request: Request) -> Response:
@@ -234,7 +234,7 @@ class Standby:
         """POST: take a standby's acknowledgement."""
         access_of(request).check_server(Right.REPLICATE)
         fields = await read_object(request, request.receive, LOGIN_BYTES_MAX, "an acknowledgement", Ack._fields)
-        ack = _acknowledged(fields)
+        ack = _parse_ack(fields)
         request.scope["slot"].is_follower = True
         source = self._source
         is_believed = source.acknowledge(ack) if source.is_in_sync else await in_thread(lambda: source.acknowledge(ack))
@@ -282,7 +282,7 @@ class StreamReply(StreamingResponse):
         self._standby = standby
         self._follower = follower
         self._bell = bell
-        self._is_over = self._is_cut = False
+        self._ends_when_idle = self._is_cut = False
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """See `Response`. `_pieces` itself notices when the client leaves: a read in a thread can't be cancelled."""
@@ -295,7 +295,7 @@ class StreamReply(StreamingResponse):
                 follower = self._follower
                 if piece := follower.read() if follower.is_nonblocking else await in_thread(follower.read):
                     yield piece
-                elif self._is_over:  # checked here, so that the follower gets everything from before `end`
+                elif self._ends_when_idle:  # checked here, so that the follower gets everything from before `end`
                     break
                 else:
                     await self._bell.wait(IDLE_S_MAX, self._follower.gather_s)
@@ -316,7 +316,7 @@ class StreamReply(StreamingResponse):
 
     def end(self) -> None:
         """End the stream once all present data is sent."""
-        self._is_over = True
+        self._ends_when_idle = True
         self._bell.ring()
 
 
@@ -356,7 +356,7 @@ def _attach_request(fields: dict[str, Any]) -> AttachRequest:
     )
 
 
-def _acknowledged(fields: dict[str, Any]) -> Ack:
+def _parse_ack(fields: dict[str, Any]) -> Ack:
     numbers = _number(fields, "durable"), _number(fields, "applied")
     return Ack(_key(fields, "key"), *numbers, _flag(fields, "is_usable"))
 

@@ -136,9 +136,9 @@ class StandbyStatus:
 
         def write() -> tuple[bytes, str]:
             # Imported here, because prometheus-client is needed only for /metrics.
-            from curbstone.gateway.resources.metrics.standby_exposition import written
+            from curbstone.gateway.resources.metrics.standby_exposition import encode_metrics
 
-            return written(self._figures(), accept)
+            return encode_metrics(self._figures(), accept)
 
         body, content_type = await in_thread(write)
         return Response(body, headers={"content-type": content_type, **FRESH})

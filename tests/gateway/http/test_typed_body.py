@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from curbstone.core.errors import BadRequest
-from curbstone.gateway.http.typed_body import Body, MaybeText, Seconds, YesOrNo, rule, typed, whole
+from curbstone.gateway.http.typed_body import Body, Flag, OptionalText, Seconds, rule, typed, whole
 
 
 class Order(Body):
@@ -20,8 +20,8 @@ class Order(Body):
     ack_ids: Annotated[list[str], rule("a list of strings")] = msgspec.field(name="ackIds", default_factory=list)
     delay: Seconds = None
     parts: Annotated[list[str] | None, rule("a list of strings")] = None
-    note: MaybeText = None
-    is_urgent: YesOrNo = False
+    note: OptionalText = None
+    is_urgent: Flag = False
     size: Annotated[Literal["s", "m"] | None, rule("s or m")] = None
     shelf: Annotated[str, rule("1 to 3 letters", pattern=r"\A[a-z]{1,3}\Z")] = ""
 

@@ -172,14 +172,14 @@ async def test_concurrent_metrics_requests_are_serialized(gateway: Running, monk
     now: list[None] = []
     most = 0
     all_have_asked = threading.Event()
-    original, snapshot = exposition.written, Figures.snapshot
+    original, snapshot = exposition.encode_metrics, Figures.snapshot
 
     async def counted(self: Figures, *args: Any) -> Any:
         nonlocal asked
         asked += 1
         return await snapshot(self, *args)
 
-    def written(*args: Any) -> tuple[bytes, str]:
+    def encode_metrics(*args: Any) -> tuple[bytes, str]:
         nonlocal most
         now.append(None)
         most = max(most, len(now))
@@ -190,7 +190,7 @@ async def test_concurrent_metrics_requests_are_serialized(gateway: Running, monk
             now.pop()
 
     monkeypatch.setattr(Figures, "snapshot", counted)
-    monkeypatch.setattr(exposition, "written", written)
+    monkeypatch.setattr(exposition, "encode_metrics", encode_metrics)
     replies = asyncio.gather(*[gateway.http.get("/metrics") for _ in range(8)])
     while asked < 8 or not now:
         await asyncio.sleep(0)

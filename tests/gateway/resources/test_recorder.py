@@ -19,8 +19,8 @@ from curbstone.gateway.resources.metrics.chart_file import (
     QUEUES_MAX,
     ROW_BYTES,
     SERVER,
-    Course,
     Ring,
+    TimeSeries,
     encode_row,
     means,
     read_series,
@@ -49,13 +49,13 @@ class Recorded(Lab):
         self.recorder.stop()
         super().shutdown()
 
-    def course(self, uid: str = SERVER, ring: Ring = HOUR, steps: int = 6) -> Course:
+    def course(self, uid: str = SERVER, ring: Ring = HOUR, steps: int = 6) -> TimeSeries:
         """Return the last steps of a series."""
         last_s = ring.last(self.host.wall_ms() / 1000)
         times = range(last_s - (steps - 1) * ring.step_s, last_s + 1, ring.step_s)
         error, (course,) = self.answer(lambda done: self.recorder.read(ring, times, [uid], done))
         assert error is None
-        found: Course = course
+        found: TimeSeries = course
         return found
 
     def steps(self, count: int) -> None:

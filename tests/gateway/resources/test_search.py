@@ -63,7 +63,7 @@ async def test_search_can_be_continued_after_its_limit(gateway: Running) -> None
 async def test_search_is_bounded_by_bytes_and_reports_its_position(
     gateway: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "LOOK_BYTES_MAX", 10_000)
+    monkeypatch.setattr(searching, "SCAN_BYTES_MAX", 10_000)
     monkeypatch.setattr(searching, "PAGE_BYTES", 3000)
     batch = [{"message": ("last" if number == 99 else "y") + "x" * 500} for number in range(100)]
     await gateway.http.post(MESSAGES + "/batch", content=orjson.dumps(batch))
@@ -117,7 +117,7 @@ async def test_filtered_peek_reports_its_position(gateway: Running) -> None:
 
 @pytest.mark.anyio
 async def test_filtered_peek_is_bounded_and_can_be_continued(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "LOOK_MESSAGES_MAX", 4)
+    monkeypatch.setattr(searching, "SCAN_MESSAGES_MAX", 4)
     monkeypatch.setattr(searching, "PAGE_MESSAGES", 4)
     await fill(gateway, 12)
     seen: list[list[str]] = []
