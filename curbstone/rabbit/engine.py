@@ -1,6 +1,6 @@
-"""The engine on a RabbitMQ cluster: all queues, as seen by one of any number of gateways. See `core.port.Broker`.
+"""The engine on a RabbitMQ cluster, in one of any number of gateways. See `core.port.Broker`.
 
-A gateway keeps nothing on disk. Confirmed messages are on the disks of a majority of a queue's nodes. The definitions
+A gateway stores nothing on disk. Confirmed messages are on the disks of a majority of a queue's nodes. The definitions
 of the queues are in the registry, which all gateways read.
 """
 
@@ -85,7 +85,7 @@ class Engine:
         self.ids = MessageIds(host)
         self._queues: dict[QueueName, Queue] = {}
         self._events: dict[str, int] = {}
-        """For each event, how many queues known here are bound to it."""
+        """For each event, how many queues known to this gateway are bound to it."""
         self._control = Link(host, connector, "curbstone control")
         self._calls = Calls(host, self._control)
         publishing = [Link(host, connector, f"curbstone publishing {n}") for n in range(PUBLISHING_LINKS)]
@@ -120,7 +120,7 @@ class Engine:
 
     @property
     def waits_for(self) -> str:
-        """Return what the start still waits for, as text for people."""
+        """Return what the start waits for, as text for people."""
         return f"{', '.join(sorted(self._starting))}: {self._control.trouble or 'no answer yet'}"
 
     def _infrastructure_made(self, error: CurbstoneError | None) -> None:
@@ -144,10 +144,10 @@ class Engine:
             self.journal.start()
             on_ready()
 
-    # --- what queues use
+    # --- for queues
 
     def link_for(self, name: QueueName) -> Link:
-        """Return the connection that a queue is consumed over. All private queues share one, and end with it."""
+        """Return the connection for consuming from a queue. All private queues share one, and end with it."""
         if name.is_private:
             return self._consuming[0]
         return self._consuming[hash(name) % len(self._consuming)]
@@ -157,21 +157,21 @@ class Engine:
         return self._private_calls if name.is_private else self._calls
 
     def registered(self, queue: Queue) -> Known | None:
-        """Return a queue's definition in the registry, or None if it is not there."""
+        """Return a queue's definition in the registry, or None."""
         return self._log.known.by_uid.get(queue.uid)
 
     def propose(self, entry: Entry, on_done: Done) -> None:
-        """Put an entry into the registry. `on_done` is called right after it was applied here."""
+        """Write an entry to the registry. `on_done` is called right after it was applied here."""
         self._log.propose(entry, on_done)
 
     def catch_up(self, on_done: Done) -> None:
-        """Call back once this gateway has all changes that other gateways have made so far."""
+        """Call back once this gateway has applied all earlier changes of other gateways."""
         self._log.catch_up(on_done)
 
     @staticmethod
     def lost(error: Exception | None) -> CurbstoneError | None:
-        """Return the error to report if a channel has ended before it answered; None if there was no error."""
-        return None if error is None else Unavailable(f"it is not known whether that was done: {error}")
+        """Return the error to report if a channel has ended before it answered; None without an error."""
+        return None if error is None else Unavailable(f"the outcome is unknown: {error}")
 
     @staticmethod
     def name_of(text: str) -> QueueName:
@@ -179,12 +179,12 @@ class Engine:
         return parse_queue_name(text)
 
     def by_uid(self, uid: str) -> Queue | None:
-        """Return the queue with this uid, or None if it does not exist any more."""
+        """Return the queue with this uid, or None if it no longer exists."""
         known = self._log.known.by_uid.get(uid)
         return self._queues.get(known.name) if known is not None else None
 
     def closing(self, channel: Channel) -> None:
-        """Note that a channel is being closed. A stop of the server waits for it."""
+        """Note that a channel is being closed; the server waits for it before it stops."""
         self._closing.add(channel)
 
     def closed(self, channel: Channel) -> None:
@@ -210,7 +210,7 @@ class Engine:
             self.know(queue, after)
 
     def know(self, queue: Queue, known: Known) -> None:
-        """Set a queue's definition, as this gateway has it."""
+        """Set this gateway's definition of a queue."""
         self._count_events(queue.name, queue.known.bindings, known.bindings)
         queue.know(known)
 
@@ -232,17 +232,17 @@ class Engine:
         queue.close(reason)
 
     def declare_failed(self, queue: Queue, error: CurbstoneError) -> None:
-        """Note that the registry did not accept a new queue."""
+        """Note that the registry rejected a new queue."""
         if self._queues.get(queue.name) is queue:
             self._forget(queue, error)
 
     def _private_lost(self, reason: str) -> None:
-        """End the private queues, which are gone with their connection."""
+        """End the private queues, because their connection is lost."""
         for queue in self.private_queues():
             self._forget(queue, Unavailable(f"the connection to RabbitMQ was lost: {reason}"))
 
     def _dropped(self, text: str) -> None:
-        """End a private queue that had no room for a message, and notify its client."""
+        """End a private queue that had no room for a message, and notify its subscriber."""
         for queue in self.private_queues():
             if queue.declaration.text == text:
                 self._end_private(queue, QueueFull(f"queue {queue.name} is at its cap"), lambda _error: None)
@@ -251,7 +251,7 @@ class Engine:
 
     @property
     def engine(self) -> EngineInfo:
-        """What the engine runs on, and which nodes this gateway is connected to."""
+        """The version of RabbitMQ, and the nodes that this gateway is connected to."""
         connections = [link.connection for link in self._links if link.connection is not None]
         version = next((connection.version for connection in connections), "")
         nodes = tuple(sorted({connection.node for connection in connections}))
@@ -259,16 +259,16 @@ class Engine:
 
     @property
     def shares_queues(self) -> bool:
-        """True, as all gateways share all queues."""
+        """True: all gateways share all queues."""
         return True
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """The optional capabilities of the engine. A cluster lacks most of them."""
+        """The optional capabilities of the engine; a cluster lacks most of them."""
         return frozenset({Capability.DELETING})
 
     def queues(self) -> Sequence[Queue]:
-        """Return all queues but private ones."""
+        """Return all queues except private ones."""
         return [queue for queue in self._queues.values() if not queue.name.is_private]
 
     def private_queues(self) -> Sequence[Queue]:
@@ -283,11 +283,11 @@ class Engine:
         return queue
 
     def ensure(self, name: QueueName) -> Queue:
-        """Return a queue, creating it if need be. Publishes wait until it exists."""
+        """Return a queue, created if necessary. Publishes wait until it exists."""
         return self._queues.get(name) or self._create(name, self.defaults)
 
     def _create(self, name: QueueName, options: QueueOptions) -> Queue:
-        self.names.queue(name)  # raises BadRequest if it is too long
+        self.names.queue(name)  # raises BadRequest for a name that is too long
         queue = Queue(self, Known(name, secrets.token_hex(6), options, groups=frozenset(options.groups)))
         self._queues[name] = queue
         queue.declaration.make()
@@ -314,7 +314,7 @@ class Engine:
             queue_change.change(self, queue, after, "options", on_done, options=unsupported.registered(changes))
 
     def _made(self, queue: Queue, changes: Mapping[str, object], on_done: Done, error: CurbstoneError | None) -> None:
-        """Finish a creation. If another gateway was quicker, with other options, merge ours into its queue."""
+        """Finish a creation. If another gateway was faster, merge our options into its queue."""
         if error is None and queue.options.merged(changes, queue.name.project) != queue.options:
             try:
                 self.declare(queue.name, changes, on_done)
@@ -329,9 +329,9 @@ class Engine:
         on_done: Callable[[bool | CurbstoneError], None],
         reason: CurbstoneError | None = None,
     ) -> None:
-        """Delete a queue with all its messages; `on_done` gets whether there was one.
+        """Delete a queue with all its messages; `on_done` gets whether it existed.
 
-        `reason` is passed to the consumer of a private queue.
+        The consumer of a private queue gets `reason`.
         """
         queue = self._queues.get(name)
         if queue is None or (name.is_private and self.is_stopping):  # private queues end with the connection
@@ -362,13 +362,13 @@ class Engine:
 
     @property
     def events_bound(self) -> int:
-        """How many events have a queue bound to them, as far as this gateway has learned."""
+        """The number of events with bound queues, as far as this gateway knows."""
         return len(self._events)
 
     def bind(
         self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT, filter_text: str = ""
     ) -> None:
-        """Have messages published to `event` copied to a queue, which is created if need be.
+        """Bind a queue, created if necessary, to `event`.
 
         Only a private queue can have a filter.
         """
@@ -390,7 +390,7 @@ class Engine:
         self._rebind(queue, after, asked, "bind", on_done, add=[], remove=sorted(asked))
 
     def rebind(self, name: QueueName, events: frozenset[str], on_done: Done) -> None:
-        """Replace all bindings of a queue at once."""
+        """Replace all bindings of a queue."""
         queue = self.ensure(name)
         asked = frozenset(map(event_name, events))
         self._rebind(
@@ -398,7 +398,7 @@ class Engine:
         )
 
     def occupy(self, name: QueueName, events: frozenset[str], unused_s: float | None, on_done: Done) -> None:
-        """Like `rebind`, and set after how many seconds without a consumer the queue is deleted."""
+        """Like `rebind`, and set the seconds without a consumer after which the queue is deleted."""
         queue = self.ensure(name)
         asked = frozenset(map(event_name, events))
         after = replace_known(queue.known, bindings=asked, unused_s=unused_s)
@@ -422,16 +422,16 @@ class Engine:
         return dict.fromkeys(sorted(queue.known.bindings), "") | filters
 
     def unused_s(self, name: QueueName) -> float | None:
-        """Return after how many seconds without a consumer a queue is deleted, or None. Raise NoSuchQueue."""
+        """Return the seconds without a consumer after which a queue is deleted, or None. Raise NoSuchQueue."""
         return self.get(name).known.unused_s
 
     def bound_count(self, event: str, project: str = DEFAULT_PROJECT) -> int:
-        """Return how many queues get a copy of a message for an event, as far as this gateway has learned."""
+        """Return the number of queues bound to an event, as far as this gateway knows."""
         known = [(queue.name, queue.known.bindings) for queue in self._queues.values()]
         return sum(takes(name, bindings, event, project) for name, bindings in known)
 
     def bound_by_key(self, key: str) -> list[Queue]:
-        """Return the queues that get messages with a routing key, without private ones, which refuse nothing."""
+        """Return the queues bound to a routing key, without private ones, which refuse nothing."""
         project, _, event = key.partition(".")
         return [queue for queue in self.queues() if takes(queue.name, queue.known.bindings, event, project)]
 
@@ -440,31 +440,31 @@ class Engine:
     ) -> None:
         """Publish to all queues bound to `event`, on any gateway. Confirmed when all of them have the messages.
 
-        The answer counts the queues that this gateway has as bound, whatever a subscriber's filter lets through.
+        The answer counts all bound queues known to this gateway, regardless of subscribers' filters.
         """
         fan_out.publish_event(self, project, event, messages, on_done)
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
-        """Publish to the private queue of another connection, on any gateway. If the queue is gone, nothing happens."""
+        """Publish to the private queue of another connection, on any gateway. Do nothing if the queue is gone."""
         fan_out.reply(self, self._queues.get(name), name, messages, on_done)
         return True
 
-    # --- the whole
+    # --- the engine
 
     def transaction(self) -> Transaction:
         """Return a new transaction."""
         return Transaction(self)
 
     def health(self) -> Health:
-        """Return whether messages can be taken, and the reasons if not."""
+        """Return whether messages are accepted, and the reasons if not."""
         reasons = ["shutting down"] if self.is_stopping else []
         reasons += sorted({f"RabbitMQ: {link.trouble or link.blocked}" for link in self._links if link.trouble})
         delivers = not reasons
-        reasons += sorted({f"RabbitMQ takes no messages: {link.blocked}" for link in self._links if link.blocked})
+        reasons += sorted({f"RabbitMQ accepts no messages: {link.blocked}" for link in self._links if link.blocked})
         return Health(not reasons, [*reasons, *self.alarms.reasons], SYNC, delivers)
 
     def shutdown(self, on_done: Callable[[], None]) -> None:
-        """Refuse new publishes, wait for the confirms under way, then end consumers and connections."""
+        """Refuse new publishes, wait for pending confirms, then end consumers and connections."""
         self.is_stopping = True
         self.journal.stop()
         self._wait_for_confirms(on_done)

@@ -62,22 +62,22 @@ if TYPE_CHECKING:
 
 
 class Queue:
-    """Each gateway that serves the queue has such an object."""
+    """The queue's object in one gateway."""
 
     def __init__(self, engine: Engine, known: Known) -> None:
         self.engine = engine
         self.known = known
-        """The definition in the registry, with the changes that this gateway asked for and has not read back yet."""
+        """The definition in the registry, with changes of this gateway that it has not read back yet."""
         self.checks = PublishChecks(known.name, known.options, engine.schemas)
         self.stats = Stats()
         self.damaged: list[str] = []
         self.is_closed = False
         self.consumers: dict[Consumer, None] = {}
         self.filters: dict[str, Filter] = {}
-        """Those of the bindings of a private queue, by binding. They are applied here, to what arrives."""
+        """The filters of a private queue's bindings. They are applied here to messages that arrive."""
         self.reading = NoReading()
         self.link: Link = engine.link_for(known.name)
-        """The connection that the queue is consumed over."""
+        """The connection for consuming from the queue."""
         self.declaration = Declaration(self)
         self.publishing = QueuePublishing(self)
         self.leasing = Leasing(self)
@@ -86,7 +86,7 @@ class Queue:
         self.changes_under_way = 0
         self._when_changed: list[Callable[[], None]] = []
 
-    # --- what it is
+    # --- the definition
 
     @property
     def name(self) -> QueueName:
@@ -104,7 +104,7 @@ class Queue:
         return self.known.options
 
     def know(self, known: Known) -> None:
-        """Set the queue's definition, as this gateway has it."""
+        """Set this gateway's definition of the queue."""
         before = self.options
         self.known = known
         if self.options != before:
@@ -116,7 +116,7 @@ class Queue:
             self.changed()
 
     def accepts(self, arrived: Arrived, message: Message) -> bool:
-        """Return whether a message that arrived passes the filter of any binding that it arrived for."""
+        """Return whether a message passes the filter of any binding that it matches."""
         if not self.filters or arrived.exchange != self.engine.names.events:
             return True
         project, _, event = arrived.key.partition(".")
@@ -142,18 +142,18 @@ class Queue:
         return int(seq) if dash and uid == self.uid and seq.isascii() and seq.isdigit() and len(seq) < 20 else None
 
     def when_open(self, on_open: Done) -> None:
-        """Call at once if the queue is known to exist, otherwise when it does, or with the error."""
+        """Call now if the queue is known to exist, otherwise once it does, or with the error."""
         self.declaration.when_open(on_open)
 
     def when_changed(self, on_done: Callable[[], None]) -> None:
-        """Call when all changes of the queue that were asked for here are done; at once if there are none."""
+        """Call when all pending changes of the queue by this gateway are done; now if there are none."""
         if self.changes_under_way:
             self._when_changed.append(on_done)
         else:
             on_done()
 
     def change_ended(self) -> None:
-        """Note that one of the changes is done or failed."""
+        """Note that one change is done or has failed."""
         self.changes_under_way -= 1
         if not self.changes_under_way:
             waiting, self._when_changed = self._when_changed, []
@@ -190,7 +190,7 @@ class Queue:
         self.publishing.publish(messages, on_done, as_a_whole=atomic and len(messages) > 1)
 
     def last_number(self, producer: bytes) -> LastNumber | None:
-        """Not here."""
+        """Unsupported on a cluster."""
         raise NotSupported(unsupported.NUMBERS)
 
     # --- consumers
@@ -206,7 +206,7 @@ class Queue:
         client_info: ClientInfo = UNKNOWN,
         on_closed: Callable[[CurbstoneError], None],
     ) -> Consumer:
-        """Return a new consumer, whose deliveries `deliver` gets."""
+        """Return a new consumer, which passes its deliveries to `deliver`."""
         consumer = Consumer(
             self, deliver, client_info, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed
         )
@@ -264,9 +264,9 @@ class Queue:
         self.leasing.give_back(leases)
 
     def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
-        """Settle a message that is leased on some gateway. If it is not leased, it is dropped in its turn.
+        """Settle a message that is leased on some gateway. Otherwise drop it when its turn comes.
 
-        Whether a message that is not leased exists can't be known. It is reported as existing, unless its number is
+        Whether a message that is not leased exists is unknown. It is reported as existing, unless its number is
         impossible.
         """
         remote_leases.settle_seq(self, seq, on_done, owner)
@@ -316,26 +316,26 @@ class Queue:
 
         self.publishing.send_later(delivery.message, group, delay_ms, delivery.tries + 1, sent)
 
-    # --- looking, emptying
+    # --- counts, purge, redrive
 
     def counts(self, group: str = UNNAMED) -> Counts:
-        """Return the counts of a group as of the last look."""
+        """Return the counts of a group at the last query."""
         return self.counting.counts(group)
 
     def by_priority(self, group: str = UNNAMED) -> dict[int, int]:
-        """A node does not count by priority."""
+        """Return nothing: a node does not count by priority."""
         return {}
 
     def batches(self) -> list[OpenBatch]:
-        """No message on a cluster is of a batch."""
+        """Return nothing: a cluster has no batches."""
         return []
 
     def drop_batch(self, batch: str, on_done: WasThere) -> None:
-        """Not here."""
+        """Unsupported on a cluster."""
         unsupported.no_batches()
 
     def space(self) -> Space:
-        """Only the node could tell how much it still takes, so this is what the options allow."""
+        """Return the space that the options allow; only the node knows how much is free."""
         return Space(0, self.options.max_message_size, 0)
 
     def holders(self, seq: int = 0) -> list[Holder]:
@@ -343,11 +343,11 @@ class Queue:
         return holders(self.consumers, self.leasing.all(), self.leasing.calls(), seq)
 
     def refresh(self, on_done: Done) -> None:
-        """Look at the counts now."""
+        """Query the counts now."""
         self.counting.refresh(on_done)
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
-        """Call `fn` whenever a look finds other counts, and at the end of the queue."""
+        """Call `fn` whenever a query finds other counts, and at the end of the queue."""
         return self.counting.watch(fn)
 
     def peek(
@@ -359,7 +359,7 @@ class Queue:
         state: str = "",
         group: str | None = None,
     ) -> None:
-        """A cluster can't."""
+        """Unsupported on a cluster."""
         raise NotSupported(unsupported.LOOKING)
 
     def keys(
@@ -370,11 +370,11 @@ class Queue:
         by_in_flight: bool = False,
         group: str = UNNAMED,
     ) -> None:
-        """A cluster can't."""
+        """Unsupported on a cluster."""
         raise NotSupported(unsupported.KEY_COUNTS)
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
-        """Remove ready messages now, and delayed ones when they are due. Nothing can be kept for an undo."""
+        """Remove ready messages now, and delayed ones when they are due. They can't be kept for an undo."""
         if keep:
             raise NotSupported(unsupported.UNDOING)
         entry = {"do": "purged", "uid": self.uid, "number": self.engine.ids.take(1)}
@@ -393,7 +393,7 @@ class Queue:
         self.engine.propose(entry, known)
 
     def undo(self, settlement: UndoRequest, on_done: Undoing) -> None:
-        """A cluster can't."""
+        """Unsupported on a cluster."""
         raise NotSupported(unsupported.UNDOING)
 
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
@@ -402,20 +402,20 @@ class Queue:
             raise NotSupported(unsupported.TAKING_ONE)
         Redrive(self, to, limit, on_done, may).begin()
 
-    # --- trouble, and the end
+    # --- losses, and the end
 
     def left(self, consumer: Consumer) -> None:
         """Note that a consumer has ended."""
         self.consumers.pop(consumer, None)
 
     def channel_lost(self, error: AmqpError, fail: Callable[[CurbstoneError], None]) -> None:
-        """Find out why a channel has ended by itself, and call `fail` with it."""
+        """Find out why a channel has ended, and call `fail` with the reason."""
         if error.code == NOT_FOUND or self.is_closed:
             self.check_after_loss(fail)
         elif error.code == LOST:
             fail(Unavailable(f"the connection to RabbitMQ was lost: {error}"))
         else:
-            fail(Unavailable(f"RabbitMQ ended it: {error}"))
+            fail(Unavailable(f"RabbitMQ closed the channel: {error}"))
 
     def check_after_loss(self, fail: Callable[[CurbstoneError], None]) -> None:
         """Find out why the broker has ended a consumer: a delivery was held too long, or the queue is gone."""
@@ -432,7 +432,7 @@ class Queue:
         self.declaration.check(checked)
 
     def close(self, error: CurbstoneError) -> None:
-        """End the consumers and give leased messages back, because the queue is gone or the server stops."""
+        """End the consumers and requeue leased messages: the queue is gone or the server is stopping."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -1,8 +1,8 @@
-"""Transactions: the messages are published as a whole, then the deliveries are settled.
+"""Transactions: the messages are published atomically, then the deliveries are settled.
 
-A transaction of several messages is committed by the journal, so all of them are stored or none. The deliveries are
-settled right after that. If the gateway dies in between, they are delivered again, and a client may publish the
-messages that follow from them twice. Nothing is lost.
+The journal commits a transaction of several messages, so all of them are stored or none. The deliveries are settled
+right after that. If the gateway dies in between, they are delivered again, and a client may publish their results
+twice. Nothing is lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Settlement(NamedTuple):
-    """Deliveries to be settled. If a message is delivered again meanwhile, that is another delivery."""
+    """Deliveries to settle. If a message is delivered again meanwhile, that is another delivery."""
 
     consumer: Consumer
     deliveries: list[Delivery]
@@ -47,7 +47,7 @@ class Transaction:
         self._settlements: list[_Settlement] = []
         self._asked: dict[Consumer, set[Delivery]] = {}
         self.queues_reached = 0
-        """See `core.port.Transaction.queues_reached`, as far as this gateway has learned."""
+        """See `core.port.Transaction.queues_reached`; as far as this gateway knows."""
 
     def publish(self, queue: port.Queue, message: Message) -> None:
         """Add a publish."""
@@ -78,7 +78,7 @@ class Transaction:
         asked = self._asked.setdefault(consumer, set())
         deliveries = [consumer.unsettled[seq] for seq in seqs if seq in consumer.unsettled]
         if len(set(deliveries) - asked) < len(seqs):
-            raise StaleDelivery("a message is not unsettled here, or named twice")
+            raise StaleDelivery("a delivery is not unsettled on this consumer, or is named twice")
         asked.update(deliveries)
         return consumer, deliveries
 
@@ -88,7 +88,7 @@ class Transaction:
             for delivery in settlement.deliveries:
                 seq = delivery.message.seq
                 if settlement.consumer.unsettled.get(seq) is not delivery:
-                    stale = StaleDelivery(f"message {seq} is not unsettled here any more")
+                    stale = StaleDelivery(f"message {seq} is no longer unsettled on this consumer")
                     self._engine.host.call_soon(partial(on_done, stale))
                     return
         claimed = [(settlement, self._claim(settlement)) for settlement in self._settlements]
@@ -142,7 +142,7 @@ class Transaction:
         together(steps, opened)
 
     def _addressed(self) -> list[Addressed]:
-        """Return all messages with their numbers and places. Raise the error of the first one that is not accepted."""
+        """Return all messages with their numbers and destinations. Raise the error of the first one that is refused."""
         now_ms = self._engine.host.wall_ms()
         found: list[Addressed] = []
         for target, messages in self._publishes.items():
@@ -155,7 +155,7 @@ class Transaction:
 
     @staticmethod
     def _claim(settlement: _Settlement) -> list[Delivery]:
-        """Take the deliveries out of their consumer, so that nothing else settles them meanwhile."""
+        """Claim the deliveries, so that nothing else settles them meanwhile."""
         return settlement.consumer.claim(settlement.seqs)
 
     def _published(
@@ -166,7 +166,7 @@ class Transaction:
         alive = [settlement for settlement, _deliveries in claimed if not settlement.consumer.closed]
         if error is None and len(alive) < len(claimed):
             error = StaleDelivery(
-                "a consumer has ended: its messages are delivered again, but the messages of the transaction are sent"
+                "the messages of the transaction were published, but a consumer has ended, so its messages are requeued"
             )
         if error is not None or not alive:
             self._engine.host.call_soon(partial(on_done, error))

@@ -114,7 +114,7 @@ class PikaConnection:
 
     def channel(self, on_open: Callable[[Channel], None], on_closed: Callable[[AmqpError], None]) -> None:
         if not self._raw.is_open:
-            return  # all users of the connection are notified of its end
+            return  # the end of the connection is reported separately
         channel = PikaChannel(on_closed, self._socket_filter)
         try:
             self._raw.channel(on_open_callback=lambda raw: on_open(channel.opened(raw)))
@@ -123,7 +123,7 @@ class PikaConnection:
             self._loop.call_soon(lambda: on_closed(error))
 
     def _received(self, count: int) -> None:
-        self._raw.bytes_received += count  # pika considers a connection dead if this does not grow
+        self._raw.bytes_received += count  # pika's liveness check needs this to grow
 
     def close(self) -> None:
         if not (self._raw.is_closed or self._raw.is_closing):
@@ -302,7 +302,7 @@ class PikaChannel:
         self._raw.add_on_cancel_callback(cancelled)
 
     def cancel(self, tag: str, on_done: Settled) -> None:
-        """See `Channel.cancel`. pika gives back the deliveries that are on their way."""
+        """See `Channel.cancel`. pika requeues the deliveries under way."""
         self._forget(tag)
         if tag in self._raw.consumer_tags:
             self._simple(lambda done: self._raw.basic_cancel(tag, callback=done), on_done)

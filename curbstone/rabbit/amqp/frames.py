@@ -1,7 +1,7 @@
 """Writes and reads the AMQP frames that every message needs: publishes out, deliveries and confirms in. Pure.
 
-pika handles all other frames. It could handle these, too, but it makes an object for each field of each frame, which
-takes longer than everything else that a gateway does with a message.
+pika handles all other frames. For these it is too slow: it creates an object for each field of each frame, which takes
+longer than the rest of a gateway's work for a message.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _OCTETS = {"delivery_mode", "priority"}
 _PLACES = {name: place for place, name in enumerate(Properties._fields)}
 _NO_HEADERS: Mapping[str, object] = {}
 _NO_FIELDS = (None,) * len(_PLACES)
-"""None for each field that may be absent, and one more place for all fields that are not used."""
+"""None for each optional field, and one more place for all unused fields."""
 _DURABLE = b"\x02"
 _NOTHING = bytes(_U32.size)
 
@@ -70,7 +70,7 @@ class NotEncodable(ValueError):
 def _short(text: str) -> bytes:
     value = text.encode()
     if len(value) > SHORT_MAX:
-        raise NotEncodable(f"AMQP's short texts have at most {SHORT_MAX} bytes, this one has {len(value)}")
+        raise NotEncodable(f"a short string of AMQP has at most {SHORT_MAX} bytes, this one has {len(value)}")
     return bytes([len(value)]) + value
 
 
@@ -83,7 +83,7 @@ _ENCODED: dict[str, Callable[[Any], bytes]] = {
     "timestamp": _U64.pack,
     "type": _short,
 }
-"""The optional fields, in the order in which they follow the fields that are always there."""
+"""The optional fields, in the order in which they follow the mandatory fields."""
 _BEHIND = [(_PLACES[name], _BITS[name], encoded) for name, encoded in _ENCODED.items()]
 """For each optional field: its place in `Properties`, the flag of its presence, and how it is written."""
 
@@ -94,7 +94,7 @@ def publish(
     """Return the frames of a durable message. Raise NotEncodable if a property can't be expressed."""
     fields = _fields(properties)
     if len(fields) + _HEADER_BYTES + AROUND > frame_max:
-        raise NotEncodable(f"its properties have {len(fields)} bytes, more than a frame of {frame_max} has room for")
+        raise NotEncodable(f"properties of {len(fields)} bytes do not fit into a frame of {frame_max} bytes")
     size = len(body)
     pieces = [
         _publish(channel, exchange, key, mandatory),
@@ -175,14 +175,14 @@ def method(data: bytes, at: int) -> bytes:
 
 
 def confirmed(data: bytes, at: int) -> tuple[int, bool, int]:
-    """Return the tag of a confirm, whether it also stands for all tags before it, and where its frame ends."""
+    """Return the tag of a confirm, whether it covers all earlier tags, and where its frame ends."""
     place = at + START.size + len(ACK)
     tag, multiple = _TAG.unpack_from(data, place)
     return tag, bool(multiple), place + _TAG.size + len(END)
 
 
 def delivered(data: bytes, at: int) -> Delivered | None:
-    """Return the message whose first frame begins at `at`; None unless it has exactly three frames, all here."""
+    """Return the message whose first frame begins at `at`; None unless it has exactly three frames, all received."""
     _kind, channel, size = START.unpack_from(data, at)
     head = at + AROUND + size
     fields = head + START.size + _HEADER_BYTES

@@ -1,4 +1,4 @@
-"""The services that pika needs of an event loop, based on asyncio's own transports.
+"""The event loop services that pika needs, based on asyncio's own transports.
 
 pika's own implementation reads only 4 KiB with each call; asyncio's transports read much more.
 """
@@ -43,7 +43,7 @@ class _Task(nbio_interface.AbstractIOReference):  # type: ignore[misc]
 
 
 class IoServices(nbio_interface.AbstractIOServices):  # type: ignore[misc]
-    """The services for one connection. Once it is made, its bytes go through `socket_filter`."""
+    """The services for one connection. Once it is established, its bytes pass through `socket_filter`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -55,7 +55,7 @@ class IoServices(nbio_interface.AbstractIOServices):  # type: ignore[misc]
 
     def run(self) -> None:
         """Refuse. Only pika's own tests call this, `stop` and `close`, to run their own loop."""
-        raise RuntimeError("the loop is the server's: no connection runs, stops or closes it")
+        raise RuntimeError("a connection must not run, stop or close the server's event loop")
 
     stop = close = run
 

@@ -1,6 +1,6 @@
-"""One connection that is made again whenever it is lost, to the next node, until the server stops.
+"""One connection that reconnects to the next node whenever it is lost, until the server stops.
 
-`Calls` makes calls over it that may break their channel, such as declarations and deletions.
+`Calls` makes calls over it that may close their channel, such as declarations and deletions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from curbstone.core.host import Host
 from curbstone.rabbit.amqp.port import LOST, AmqpError, Channel, Connection, Connector
 
 AGAIN_MS = 200
-"""The pause between the loss of a connection and the next try, and between two tries."""
+"""The pause before each attempt to reconnect."""
 CALL_MS_MAX = 20_000
 CHANNELS = 8
 
@@ -22,7 +22,7 @@ logger = logging.getLogger("curbstone.rabbit")
 
 
 class Link:
-    """A connection to any node. `when` registers callbacks for when it is made and lost."""
+    """A connection to any node. `when` registers callbacks for its start and end."""
 
     def __init__(self, host: Host, connector: Connector, name: str) -> None:
         self._host = host
@@ -35,7 +35,7 @@ class Link:
         self.trouble = "not connected yet"
         """Why there is no connection; empty if there is one."""
         self.blocked = ""
-        """Why the broker takes no messages; empty if it does."""
+        """Why the broker accepts no messages; empty if it does."""
 
     def when(self, up: Callable[[Connection], None], down: Callable[[str], None]) -> None:
         """Call `up(connection)` for each connection, and `down(reason)` at its end. Call this before `start`."""
@@ -53,7 +53,7 @@ class Link:
             self.connection.close()
 
     def leave(self) -> None:
-        """Leave this node, which is of no use at the moment, and try the next one."""
+        """Leave this node, which is unusable at the moment, and try the next one."""
         if self.connection is not None:
             self.connection.close()
 
@@ -85,11 +85,12 @@ class Link:
 
     def _now_blocked(self, reason: str) -> None:
         self.blocked = reason
-        logger.warning("%s: %s", self._name, f"RabbitMQ takes no messages: {reason}" if reason else "no longer blocked")
+        text = f"RabbitMQ accepts no messages: {reason}" if reason else "RabbitMQ accepts messages again"
+        logger.warning("%s: %s", self._name, text)
 
 
 class Call:
-    """A call with a channel of its own. `run(channel, done)` makes the call, and `done(error)` ends it."""
+    """A call with its own channel. `run(channel, done)` makes the call, and `done(error)` ends it."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class Call:
 class Calls:
     """Calls over a link, a few at a time.
 
-    Calls that a lost connection leaves unanswered are made again, as all of them are idempotent. A call's `on_done`
+    Calls that a lost connection leaves unanswered are repeated, because all of them are idempotent. A call's `on_done`
     gets the error of AMQP or None, or the error LOST after CALL_MS_MAX.
     """
 

@@ -1,8 +1,8 @@
 """The part of AMQP that the engine uses, as Protocols and plain values.
 
-`rabbit.amqp.connection` implements it; the tests have a model of a broker behind the same Protocols. All methods are
-called on the host's thread, and so are all callbacks. Breaking a rule of AMQP closes the channel it was broken on:
-then all calls that wait on the channel get the error, and so does `on_closed`.
+`rabbit.amqp.connection` implements it, and so does the tests' model of a broker. All methods and callbacks are called
+on the host's thread. A violation of AMQP closes its channel: then `on_closed` and all calls that wait on the channel
+get the error.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Declared = Callable[[AmqpError | None, int, int], None]
 Counted = Callable[[AmqpError | None, int], None]
 Got = Callable[[AmqpError | None, Arrived | None], None]
 Confirmed = Callable[[int, bool, bool], None]
-"""(tag, whether it also stands for all tags before it, whether the messages are stored)."""
+"""(tag, whether it covers all earlier tags, whether the messages are stored)."""
 Returned = Callable[[Properties], None]
 
 
@@ -83,16 +83,16 @@ class Channel(Protocol):
         durable: bool = True,
         arguments: Mapping[str, object] | None = None,
     ) -> None:
-        """Make a queue, or look whether it exists."""
+        """Declare a queue, or check that it exists."""
 
     def delete_queue(self, name: str, on_done: Settled) -> None:
-        """Delete a queue, if there is one."""
+        """Delete a queue if it exists."""
 
     def purge_queue(self, name: str, on_done: Counted) -> None:
         """Remove the ready messages; `on_done` gets how many."""
 
     def bind_queue(self, name: str, exchange: str, key: str, on_done: Settled) -> None:
-        """Have the messages that an exchange gets with a key copied to a queue."""
+        """Bind a queue to an exchange with a routing key."""
 
     def unbind_queue(self, name: str, exchange: str, key: str, on_done: Settled) -> None:
         """Undo `bind_queue`."""
@@ -100,13 +100,13 @@ class Channel(Protocol):
     def declare_exchange(
         self, name: str, kind: str, on_done: Settled, *, arguments: Mapping[str, object] | None = None
     ) -> None:
-        """Make an exchange."""
+        """Declare an exchange."""
 
     def bind_exchange(self, name: str, source: str, key: str, on_done: Settled) -> None:
-        """Have the messages that the exchange `source` gets with a key passed on to the exchange `name`."""
+        """Bind the exchange `name` to the exchange `source` with a routing key."""
 
     def qos(self, count: int, on_done: Settled) -> None:
-        """Set how many unacknowledged messages each consumer made from now on may have."""
+        """Set the prefetch of each consumer created from now on."""
 
     def consume(
         self,
@@ -117,10 +117,10 @@ class Channel(Protocol):
         *,
         arguments: Mapping[str, object] | None = None,
     ) -> None:
-        """Make a consumer called `tag`."""
+        """Create a consumer with this tag."""
 
     def on_cancelled(self, call: Callable[[str], None]) -> None:
-        """Have `call(tag)` called if the broker ends a consumer."""
+        """Register `call(tag)` for consumers that the broker cancels."""
 
     def cancel(self, tag: str, on_done: Settled) -> None:
         """End a consumer. Its unacknowledged messages stay unacknowledged."""
@@ -132,10 +132,10 @@ class Channel(Protocol):
         """Settle a delivery, or with `multiple` all deliveries up to it."""
 
     def reject(self, tag: int, *, requeue: bool) -> None:
-        """Give a delivery back to its queue, or with `requeue=False` drop it."""
+        """Requeue a delivery, or with `requeue=False` drop it."""
 
     def close(self, on_done: Callable[[], None]) -> None:
-        """Close the channel. Unacknowledged messages go back to their queues."""
+        """Close the channel. Unacknowledged messages are requeued."""
 
 
 class Connection(Protocol):
@@ -168,6 +168,6 @@ class Connector(Protocol):
     ) -> None:
         """Connect to the next node. Either `on_open` or `on_lost` is called; after `on_open`, `on_lost` at the end.
 
-        `on_blocked(reason)` is called when the broker stops taking messages, and with an empty reason when it takes
-        them again.
+        `on_blocked(reason)` is called when the broker stops accepting messages, and with an empty reason when it
+        accepts them again.
         """

@@ -1,8 +1,7 @@
-"""Settling on one channel. The acks of a turn are joined, and they are done when a later round trip has returned.
+"""Settles the deliveries of one channel. The acks of a turn are combined, and are done after a later round trip.
 
-A channel hands at most 32 commands at a time to a quorum queue and keeps the rest, and when the channel is closed, the
-commands it keeps are lost. So deliveries are acked in as few commands as possible, and a channel is closed only after a
-fence.
+A channel hands at most 32 commands at a time to a quorum queue and buffers the rest, which is lost when the channel is
+closed. So deliveries are acked in as few commands as possible, and a channel is closed only after a fence.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ class Settling:
         self._host = host
         self._channel = channel
         self._open: dict[int, None] = {}
-        """The tags that are not settled, in order."""
+        """The unsettled tags, in order."""
         self._acks: set[int] = set()
         self._rejects: list[int] = []
         self._fences: list[Callable[[AmqpError | None], None]] = []
@@ -36,7 +35,7 @@ class Settling:
         return self._channel
 
     def delivered(self, tag: int) -> None:
-        """Note a delivery that has to be settled."""
+        """Note a delivery."""
         self._open[tag] = None
 
     def ack(self, tag: int) -> None:
@@ -45,12 +44,12 @@ class Settling:
         self._later()
 
     def give_back(self, tag: int) -> None:
-        """Return a delivery to its queue."""
+        """Requeue a delivery."""
         self._rejects.append(tag)
         self._later()
 
     def fence(self, on_done: Callable[[AmqpError | None], None]) -> None:
-        """Call back when the broker has everything settled so far, or with an error if the channel has ended."""
+        """Call back when the broker has received all earlier commands, or with an error if the channel has ended."""
         self._fences.append(on_done)
         self._later()
 
@@ -60,7 +59,7 @@ class Settling:
             self._host.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Send the gathered acks."""
+        """Send the collected acks."""
         self._is_due = False
         for tag in self._rejects:
             self._open.pop(tag, None)
@@ -95,6 +94,6 @@ class Settling:
                 self._channel.ack(tag)
 
     def set_window(self, window: int, on_done: Callable[[AmqpError | None], None]) -> None:
-        """Set how many unsettled deliveries each consumer made from now on may have."""
+        """Set how many unsettled deliveries each consumer created from now on may have."""
         self._window = window
         self._channel.qos(window, on_done)

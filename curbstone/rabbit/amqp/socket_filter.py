@@ -1,7 +1,7 @@
 """Sits between the socket of one connection to RabbitMQ and pika.
 
-Deliveries and confirms are parsed here and handed to those who registered for them. Every other frame is passed on to
-pika unchanged and in order. Everything that pika and the engine send in one turn of the loop is sent in one write.
+It parses deliveries and confirms, and hands them to the registered callbacks. It passes every other frame to pika
+unchanged and in order. All output of pika and the engine in one turn of the loop is sent in one write.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class SocketFilter(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._gathered: list[bytes] = []
         self._rest = b""
-        """The bytes of a frame that is not complete yet."""
+        """The bytes of an incomplete frame."""
         self._is_done = False
         self.consumers: dict[tuple[int, bytes], Callable[[Arrived], None]] = {}
         """The consumers of deliveries, by channel and consumer tag."""
         self.confirmed: dict[int, Confirmed] = {}
         """The consumers of confirms, by channel."""
         self.on_received: Callable[[int], None] = lambda _count: None
-        """Called with the number of bytes that pika does not see, so that it sees that the node is alive."""
+        """Called with the number of bytes that bypass pika, for its liveness check."""
 
     # --- the socket
 
@@ -39,7 +39,7 @@ class SocketFilter(asyncio.Protocol):
         self._protocol.connection_made(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """See asyncio.Protocol. Pass the end on to pika."""
+        """See asyncio.Protocol. Notify pika."""
         self._is_done = True
         self._gathered.clear()
         self._protocol.connection_lost(exc)
@@ -48,7 +48,7 @@ class SocketFilter(asyncio.Protocol):
         return bool(self._protocol.eof_received())
 
     def data_received(self, data: bytes) -> None:
-        """Parse the frames for the engine, and pass the others on to pika."""
+        """Parse the frames for the engine, and pass the others to pika."""
         if self._rest:
             data = self._rest + data
         at = given = taken = 0
@@ -74,7 +74,7 @@ class SocketFilter(asyncio.Protocol):
             self.on_received(taken)
 
     def _take(self, data: bytes, at: int, channel: int) -> int | None:
-        """Hand over the delivery or confirm that begins at `at`. Return where it ends, or None if it is for pika."""
+        """Hand over the delivery or confirm that begins at `at`. Return its end, or None if it is for pika."""
         if frames.method(data, at) == frames.ACK:
             confirmed = self.confirmed.get(channel)
             if confirmed is None:

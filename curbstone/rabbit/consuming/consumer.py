@@ -1,4 +1,4 @@
-"""A consumer. It has a channel of its own, with the client's window as the prefetch."""
+"""A consumer. It has its own channel, with the client's window as the prefetch."""
 
 from __future__ import annotations
 
@@ -48,29 +48,29 @@ class Consumer:
         self._on_closed = on_closed
         self._settling: Settling | None = None
         self._tags: dict[int, int] = {}
-        """The tag of each delivery that is unsettled or waits to be handed out, by seq."""
+        """The tag of each delivery that is unsettled or waits to be delivered, by seq."""
         self._gathered: list[Delivery] = []
         self._is_due = False
         self._held = False
         self._paused = False
         self._made = 0
-        """How many consumers were made in RabbitMQ. It is counted so that each has another tag."""
+        """How many consumers were created in RabbitMQ, counted to give each its own tag."""
         self._taking: list[str] = []
         """The tags of the consumers that exist in RabbitMQ."""
         self._owed = 0
-        """How many deliveries are being ended by a dead letter or a delay."""
+        """How many deliveries are being dead-lettered or delayed."""
         self._on_open: list[Callable[[], None]] = []
         self._is_open = False
         self.closed = False
 
     @property
     def surplus(self) -> int:
-        """How many consumers it is for the broker, beyond one."""
+        """How many more than one consumer it has in the broker."""
         return max(len(self._taking) - 1, 0) if self._is_open else 0
 
     @property
     def standing(self) -> Standing:
-        """See `core.holders.Consumer.standing`. It is full if what is unsettled fills its window."""
+        """See `core.holders.Consumer.standing`. It is full if the unsettled deliveries fill its window."""
         is_full = len(self.unsettled) >= self._window
         return Standing(self._window, self._auto, self._paused, self._held, is_full)
 
@@ -85,7 +85,7 @@ class Consumer:
             self._on_open.append(on_open)
 
     def queue_opened(self, error: CurbstoneError | None) -> None:
-        """Open the channel, or fail, now that the queue exists or can't be made."""
+        """Open the channel, or fail if the queue could not be created."""
         if self.closed:
             return
         link = self.queue.link
@@ -107,7 +107,7 @@ class Consumer:
             self._take(self._consuming)
 
     def _take(self, on_done: Callable[[AmqpError | None], None]) -> None:
-        """Start consuming. The window is shared out to as many RabbitMQ consumers as the weight says."""
+        """Start consuming. The window is divided among as many RabbitMQ consumers as the weight says."""
         assert self._settling is not None
         self._prefetch = self._window
         self._settling.set_window(-(-self._window // self._weight), ignore)
@@ -123,7 +123,7 @@ class Consumer:
         self._settling.channel.consume(name, tag, self._arrived, on_done)
 
     def _take_no_more(self) -> None:
-        """Stop consuming, and give back the messages that were not handed to the client."""
+        """Stop consuming, and requeue the messages that were not delivered to the client."""
         if self._settling is None:
             return
         for tag in self._taking:
@@ -134,7 +134,7 @@ class Consumer:
         self._gathered.clear()
 
     def queue_paused(self) -> None:
-        """The queue's option `paused` has changed."""
+        """Act on a change of the queue's option `paused`."""
         if self.closed or self._paused or self._settling is None:
             return
         if self.queue.options.paused:
@@ -154,7 +154,7 @@ class Consumer:
             self.queue.channel_lost(error, self._lose)
 
     def _cancelled(self, _tag: str) -> None:
-        """The broker has ended a consumer, because the queue is gone or a delivery was held too long."""
+        """Act on a consumer that the broker ended, because the queue is gone or a delivery was held too long."""
         if not self.closed:
             self.queue.check_after_loss(self._lose)
 
@@ -174,7 +174,7 @@ class Consumer:
         self._on_closed(error)
 
     def end(self, error: CurbstoneError) -> None:
-        """The queue is gone, or the server stops."""
+        """End the consumer: the queue is gone, or the server is stopping."""
         self._lose(error)
 
     # --- deliveries
@@ -220,7 +220,7 @@ class Consumer:
         self.queue.changed()
 
     def hold(self) -> None:
-        """Stop deliveries for a while. The messages that the window lets in wait in memory."""
+        """Pause deliveries. Messages within the window still arrive and wait in memory."""
         self._held = True
 
     def resume(self) -> None:
@@ -269,17 +269,17 @@ class Consumer:
     def nack(
         self, seqs: Sequence[int], delay_ms: int | None = None, error: str = "", on_done: Done | None = None
     ) -> None:
-        """Give deliveries back, after `delay_ms` or the queue's `nack_delay`."""
+        """Requeue deliveries, after `delay_ms` or the queue's `nack_delay`."""
         self.settle_all([(delivery, dead_letters.MAX_TRIES) for delivery in self.claim(seqs)], delay_ms, error, on_done)
 
     def reject(self, seqs: Sequence[int], error: str = "", on_done: Done | None = None) -> None:
-        """Send deliveries to the dead-letter queue, or drop them if there is none."""
+        """Dead-letter deliveries, or drop them without a dead-letter queue."""
         self.settle_all([(delivery, dead_letters.REJECTED) for delivery in self.claim(seqs)], None, error, on_done)
 
     def settle_all(
         self, ended: list[tuple[Delivery, str]], delay_ms: int | None, error: str, on_done: Done | None
     ) -> None:
-        """Requeue or dead-letter claimed deliveries. `on_done` is called when all of it is done."""
+        """Requeue or dead-letter claimed deliveries. `on_done` is called when all of them are done."""
         settling = self._settling
         assert settling is not None
         done = AllDone(on_done, len(ended) + 1)
@@ -307,11 +307,11 @@ class Consumer:
         self._settling.fence(lambda lost: on_done(self.queue.engine.lost(lost)))
 
     def claim(self, seqs: Sequence[int]) -> list[Delivery]:
-        """Take deliveries out of `unsettled`. Raise StaleDelivery, and take none, if one of them is not there."""
+        """Take deliveries out of `unsettled`. Raise StaleDelivery, and take none, if one of them is missing."""
         unsettled = self.unsettled
         claimed = [unsettled[seq] for seq in seqs if seq in unsettled]
         if len(claimed) < len(seqs) or len(set(seqs)) < len(seqs):
-            raise StaleDelivery("a message is not unsettled here, or named twice")
+            raise StaleDelivery("a delivery is not unsettled on this consumer, or is named twice")
         for seq in seqs:
             del unsettled[seq]
         return claimed
@@ -324,7 +324,7 @@ class Consumer:
     # --- the end
 
     def close(self) -> None:
-        """End the consumer. Unsettled messages go back to the queue, with one more try counted."""
+        """End the consumer. Unsettled messages are requeued, with one more try counted."""
         if self.closed:
             return
         self.closed = True

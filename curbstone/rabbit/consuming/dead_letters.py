@@ -1,7 +1,7 @@
-"""Dead letters: each is published with its provenance, confirmed, and only then settled in the queue it died in.
+"""Dead letters: each is published with its provenance, confirmed, and only then settled in the queue where it died.
 
-After a crash between the two both exist, so a dead letter may be stored twice, but none is lost. If the dead-letter
-queue refuses it, the message is held, and this is tried again later.
+After a crash between these steps both messages exist, so a dead letter may be stored twice, but none is lost. If the
+dead-letter queue refuses it, the message is held, and this is retried.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def make(queue: Queue, delivery: Delivery, reason: str, tries: int, error: str) 
 
 
 def provenance_of_expired(properties: Properties, name_of_queue: str, tries: int) -> bytes:
-    """Return the provenance lines of a message that the broker let expire, made from the broker's own notes."""
+    """Return the provenance lines of a message that expired in the broker, from the broker's own headers."""
     deaths = properties.headers.get("x-death")
     first = deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict) else {}
     when = first.get("time")
@@ -71,7 +71,7 @@ def provenance_of_expired(properties: Properties, name_of_queue: str, tries: int
 
 
 def origin(message: Message) -> QueueName | None:
-    """Return the queue that a dead letter was in before, or None if it does not say."""
+    """Return the queue where a dead letter died, or None if its headers do not name one."""
     for name, value in headers.decode(message.headers):
         if name == "x-dead-queue":
             try:
@@ -91,7 +91,7 @@ def move(
     error: str = "",
     on_done: Done | None = None,
 ) -> None:
-    """Move a delivery to the dead-letter queue, or drop it if there is none. This is repeated until it succeeds."""
+    """Move a delivery to the dead-letter queue, or drop it without one. Repeated until it succeeds."""
     if not queue.options.dead_letter:
         queue.stats.dropped += reason != EXPIRED
         settling.ack(tag)

@@ -1,4 +1,4 @@
-"""Decides which messages from AMQP are handed to clients: not before they are due, not expired, not tried too often."""
+"""Decides which messages from AMQP are delivered: not before they are due, not expired, not tried too often."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def admit(queue: Queue, group: str, arrived: Arrived, settling: Settling) -> Delivery | None:
-    """Return the delivery of a message, or None if it must not be handed out. In that case it is dealt with here."""
+    """Return the delivery of a message, or None if it must not be delivered; then it is settled here."""
     engine = queue.engine
     properties = arrived.properties
     now_ms = engine.host.wall_ms()
@@ -64,7 +64,7 @@ def admit(queue: Queue, group: str, arrived: Arrived, settling: Settling) -> Del
 
 
 def _known(_error: CurbstoneError | None) -> None:
-    """Ignore the outcome: a gateway that does not get the entry only remembers the deletion for longer."""
+    """Ignore the outcome: without the entry, gateways only remember the deletion for longer."""
 
 
 def _is_stale(queue: Queue, number: int, uid: str) -> bool:
@@ -73,7 +73,7 @@ def _is_stale(queue: Queue, number: int, uid: str) -> bool:
 
 
 def delay_further(queue: Queue, group: str, arrived: Arrived, delay_ms: int, settling: Settling) -> None:
-    """Send a message that arrived too early up the ladder again, and settle it once that is confirmed."""
+    """Delay a message that arrived too early once more, and settle it once the copy is confirmed."""
     engine = queue.engine
     path = delay_ladder.route(delay_ms, engine.names.queue(queue.name, group))
     headers = {name: value for name, value in arrived.properties.headers.items() if name.startswith("x-cs-")}

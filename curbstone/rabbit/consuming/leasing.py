@@ -1,4 +1,4 @@
-"""Pops and leases of one queue. Only the gateway that gave a lease has it; the token names that gateway."""
+"""Pops and leases of one queue. A lease belongs to the gateway that granted it, which its token names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Held:
 
 
 class Leasing:
-    """The pops and leases of one queue, that is, what clients take without a consumer."""
+    """The pops and leases of one queue."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -43,15 +43,15 @@ class Leasing:
         self._held: dict[str, _Held] = {}
         """The leases, by token."""
         self.attempts = 0
-        """How many pops and leases there have been so far."""
+        """The number of pops and leases since the start."""
 
     def unsettled(self, group: str) -> int:
-        """Return how many leases of a group there are."""
+        """Return the number of leases of a group."""
         return sum(held.lease.group == group for held in self._held.values())
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for a message. The broker counts each as a consumer."""
+        """The number of calls that wait for a message. The broker counts each as a consumer."""
         return sum(puller.waiting for puller in self._pullers.values())
 
     @property
@@ -60,7 +60,7 @@ class Leasing:
         return bool(self._held) or any(puller.has_pulls for puller in self._pullers.values())
 
     def all(self) -> list[Lease]:
-        """Return the leases that this gateway gave."""
+        """Return the leases that this gateway granted."""
         return [held.lease for held in self._held.values()]
 
     def calls(self) -> list[Holder]:
@@ -69,7 +69,7 @@ class Leasing:
         return [waiting_call(group, pull.count, pull.client_info) for group, pull in pulls]
 
     def queue_paused(self) -> None:
-        """The queue's option `paused` has changed."""
+        """Act on a change of the queue's option `paused`."""
         for puller in self._pullers.values():
             puller.queue_paused()
 
@@ -141,7 +141,7 @@ class Leasing:
             self._give_back(held, dead_letters.MAX_TRIES, 0, "the lease ran out", ignore)
 
     def _take(self, token: str, owner: str | None = None) -> _Held | None:
-        """Take out and return a lease; None if it is stale, belongs to another owner, or its channel is lost."""
+        """Remove and return a lease; None if it is stale, belongs to another owner, or its channel is lost."""
         held = self._held.get(token)
         if held is None or owner not in (None, held.lease.owner):
             return None
@@ -159,7 +159,7 @@ class Leasing:
     def settle(
         self, tokens: list[str], outcome: Outcome, on_done: Settled, delay_ms: int | None, error: str, owner: str
     ) -> None:
-        """Settle leases of this gateway. All other tokens are stale."""
+        """Settle leases of this gateway; all other tokens are reported as stale."""
         stale: list[str] = []
         settled = 0
         touched: dict[int, Settling] = {}
@@ -187,7 +187,7 @@ class Leasing:
     def settle_seq(self, seq: int, owner: str) -> bool | None:
         """Settle the lease of a message of the unnamed group.
 
-        Return False if it belongs to another owner, and None if there is no lease.
+        Return False if it belongs to another owner, and None without a lease.
         """
         for token, held in self._held.items():
             if held.lease.delivery.message.seq == seq and held.lease.group == UNNAMED:
@@ -221,7 +221,7 @@ class Leasing:
         self._queue.changed()
 
     def close(self, error: CurbstoneError) -> None:
-        """Give leased messages back, because the queue is gone or the server stops."""
+        """Requeue leased messages: the queue is gone or the server is stopping."""
         for held in self._held.values():
             held.timer.cancel()
             self._queue.engine.leased.drop(held.lease)

@@ -1,7 +1,7 @@
-"""Takes single messages, for pops and leases. Each queue and group has a channel, on which one `get` follows another.
+"""Takes single messages, for pops and leases. Each queue and group has a channel for its sequence of `get` calls.
 
-A call that waits for a message is a consumer with a window of 1 until it has one. Messages that were taken stay
-unsettled on the channel until they are settled. When the channel is lost, they go back to the broker.
+A call that waits for a message is a consumer with a window of 1 until it has one. Taken messages are unsettled on the
+channel until they are settled. When the channel is lost, the broker requeues them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from curbstone.rabbit.queue import Queue
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
-"""An answer takes no more messages once their bodies are this large."""
+"""An answer gets no more messages once their bodies are this large."""
 
 Pulled = tuple[Delivery, int, Settling]
 """A delivery, its tag, and the `Settling` of its channel."""
@@ -71,7 +71,7 @@ class Pull:
             self._on_done(result)
 
     def cancel(self) -> bool:
-        """Give the call up. Messages that it has already go back."""
+        """Give up the call. Messages that it has taken are requeued."""
         if self.is_done:
             return False
         self.is_done = True
@@ -88,7 +88,7 @@ class Puller:
         self._queue = queue
         self._group = group
         self._pulls: deque[Pull] = deque()
-        """The calls served by `get`, the first one now."""
+        """The calls served by `get`, the current one first."""
         self._waiting: dict[str, Pull] = {}
         """The calls that wait as consumers, by the tag of the consumer."""
         self._settling: Settling | None = None
@@ -123,7 +123,7 @@ class Puller:
         on_done: Callable[[list[Pulled] | CurbstoneError], None],
         client_info: ClientInfo = UNKNOWN,
     ) -> Pull:
-        """Take up to `count` messages now; or if there are none, one message within `wait_ms`.."""
+        """Take up to `count` messages now, or else one message within `wait_ms`.."""
         pull = Pull(self, count, wait_ms, on_done, client_info)
         if wait_ms > 0:
             pull.timer = self._queue.engine.host.call_later(wait_ms, lambda: self._time_out(pull))
@@ -166,7 +166,7 @@ class Puller:
         self._settling.channel.get(self._name, self._got)
 
     def _refuse_all(self) -> None:
-        """End the calls that have messages already or do not wait, with what they have. The others keep waiting."""
+        """End the calls that have messages or do not wait, with their messages. The others keep waiting."""
         pulls, self._pulls = self._pulls, deque()
         for pull in pulls:
             if pull.taken or pull.wait_ms <= 0:
@@ -276,7 +276,7 @@ class Puller:
             pull.end(error)
 
     def close(self, error: CurbstoneError) -> None:
-        """End all calls with this error, because the queue is gone or the server stops."""
+        """End all calls with this error: the queue is gone or the server is stopping."""
         self._fail(error)
         settling, self._settling = self._settling, None
         if settling is not None and settling.channel.is_open:

@@ -1,4 +1,4 @@
-"""Moves dead letters back where they came from, one after the other: published, confirmed, then settled here."""
+"""Moves dead letters back to their queues, one at a time: publish, wait for the confirm, then settle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STAYING_MAX = 1000
 
 
 class Redrive:
-    """Moves up to `limit` dead letters to one queue, or each to the queue it was in before.
+    """Moves up to `limit` dead letters to one queue, or each to the queue where it died.
 
     `on_done` is called once.
     """
@@ -38,7 +38,7 @@ class Redrive:
         self._full: QueueFull | None = None
 
     def begin(self) -> None:
-        """Start. Raise NoSuchQueue or BadRequest if the dead letters can't be moved anywhere."""
+        """Start. Raise NoSuchQueue or BadRequest for an impossible destination."""
         if self._to is not None:
             if self._to == self._queue.name:
                 raise BadRequest("bad to: the dead letters are in this queue")
@@ -84,7 +84,7 @@ class Redrive:
     def _target(self, message: Message) -> Queue | str:
         name = self._to or origin(message)
         if name is None or name == self._queue.name:
-            return "not a dead letter: it does not name the queue it came from"
+            return "not a dead letter: its headers do not name the queue where it died"
         if self._to is None and self._may is not None and not self._may(name):
             return f"no right to send to queue {name}"
         try:

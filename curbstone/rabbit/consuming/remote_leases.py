@@ -1,7 +1,7 @@
-"""Leases of other gateways. Any gateway can be asked to settle a lease; the one that gave it settles it.
+"""Leases of other gateways. Any gateway accepts a call to settle a lease, and forwards it to the lease's gateway.
 
-A token begins with the address of its gateway. A gateway that is gone has no leases, as the broker has got its messages
-back.
+A token begins with the address of its gateway. A gateway that is gone has no leases, because the broker has requeued
+its messages.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 CLOCKS_APART_MS_MAX = 60_000
 ANY_MS_MAX = 500
-"""How long to wait for an answer if any gateway may hold the message."""
+"""How long to wait for an answer when any gateway may hold the message."""
 
 Settled = Callable[[CurbstoneError | None, int, list[str]], None]
 
 
 class _Shares(NamedTuple):
-    """Tokens by the number of their gateway, so that each is called once, even if tokens name several of its lives."""
+    """Tokens by the number of their gateway, which is called once, even if tokens name several of its starts."""
 
     mine: list[str]
     others: dict[int, list[str]]

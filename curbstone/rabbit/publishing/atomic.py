@@ -1,4 +1,4 @@
-"""Checks, numbers and addresses messages that the journal is to publish as a whole."""
+"""Checks, numbers and addresses messages that the journal publishes atomically."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def to_queue(queue: Queue, messages: Sequence[Message], numbers: Iterable[int], now_ms: int) -> list[Addressed]:
-    """Address messages to a queue. Raise the error of the first one that is not accepted."""
+    """Address messages to a queue. Raise the error of the first one that is refused."""
     refusal = queue.refusal()
     if refusal is not None:
         raise refusal
@@ -36,7 +36,7 @@ def to_queue(queue: Queue, messages: Sequence[Message], numbers: Iterable[int], 
 def to_event(
     project: str, event: str, messages: Sequence[Message], numbers: Iterable[int], now_ms: int
 ) -> list[Addressed]:
-    """Address messages to the queues bound to an event. Raise the error of the first one that is not accepted."""
+    """Address messages to the queues bound to an event. Raise the error of the first one that is refused."""
     if any(message.delay_ms > 0 for message in messages):
         raise NotSupported(unsupported.EVENT_DELAY)
     unsupported.check_orders(messages)

@@ -1,9 +1,9 @@
 """Carries out one committed unit: publishes all of its messages, each under its number.
 
-A message for several groups is published to each group by itself. So is a message for an event, once a queue has
-refused it: a message that one queue refuses must not be stored again in the others. Messages that are refused or not
-confirmed become a unit of their own, which waits on the ladder of delays and returns to `cs/tx` from there. So they
-delay nothing else, and no gateway has to remember them.
+A message for several groups is published to each group separately. So is a message for an event, once a queue has
+refused it, because it must not be stored again in the other queues. Messages that are refused or not confirmed become
+a separate unit, which waits on the delay ladder and then returns to `cs/tx`. So they delay nothing else, and no gateway
+has to remember them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from curbstone.rabbit.engine import Engine
 
 WAITS_MS = 2048
-"""After so long the messages that have to wait are tried again. It is one step of the ladder."""
+"""The delay before messages are retried. It is one step of the ladder."""
 AGAIN_MS = 500
 
 logger = logging.getLogger("curbstone.rabbit")
@@ -43,9 +43,9 @@ class BatchRunner:
         on_full: Callable[[str], None],
         on_done: Callable[[], None],
     ) -> None:
-        """`channel` is the one that delivered the unit. If it is lost, the unit is delivered again to some gateway.
+        """`channel` delivered the unit. If it is lost, the broker delivers the unit again to some gateway.
 
-        `on_full(uid)` is called for each queue that is at its cap, and `on_done` when the unit may be settled.
+        `on_full(uid)` is called for each queue at its cap, and `on_done` when the unit may be settled.
         """
         self._engine = engine
         self._unit = unit
@@ -54,11 +54,11 @@ class BatchRunner:
         self._on_done = on_done
         self._left = 0
         self._waiting: list[Addressed] = []
-        """The messages to be tried again."""
+        """The messages to retry."""
 
     @property
     def knows_all(self) -> bool:
-        """Return whether this gateway has all queues that the unit is for."""
+        """Return whether this gateway has all destination queues of the unit."""
         by_uid = self._engine.by_uid
         return all(
             each.name is None or each.name.is_private or by_uid(each.place) is not None for each in self._unit.messages
@@ -72,7 +72,7 @@ class BatchRunner:
         self._ended()
 
     def _parts(self, addressed: Addressed) -> list[Addressed]:
-        """Return the message once for each group that gets it."""
+        """Return a copy of the message for each of its groups."""
         queue = self._engine.by_uid(addressed.place)
         if queue is None:
             return [addressed]
@@ -102,7 +102,7 @@ class BatchRunner:
         elif (queue := engine.by_uid(place)) is not None:
             queue.publishing.store(message, max(due_ms - now_ms, 1) if due_ms else 0, on_done)
         else:
-            on_done(NoSuchQueue(f"no such queue: {name}"))  # it was deleted after the commit, with its messages
+            on_done(NoSuchQueue(f"no such queue: {name}"))  # deleted with its messages after the commit
 
     def _published(self, addressed: Addressed, error: CurbstoneError | None) -> None:
         """Act on the outcome of a message."""
@@ -125,11 +125,11 @@ class BatchRunner:
             self._publish_all(self._parts(Addressed(queue.name, queue.uid, addressed.message)))
 
     def _lose(self, addressed: Addressed, error: CurbstoneError) -> None:
-        """Put a message that its queue can never store into the queue of lost messages."""
+        """Move a message that its queue can never store into the queue of lost messages."""
         engine, message = self._engine, addressed.message
         lost = engine.names.lost
         logger.error(
-            "a committed message for queue %s can't be stored, and goes to %s: %s", addressed.name, lost, error
+            "a committed message for queue %s can't be stored, and is moved to %s: %s", addressed.name, lost, error
         )
         properties = properties_of(message, f"{addressed.place}-{message.seq}", now_ms=engine.host.wall_ms())
         self._left += 1
@@ -147,7 +147,7 @@ class BatchRunner:
             self._on_done()
 
     def _wait(self) -> None:
-        """Send the remaining messages up the ladder, to be tried again."""
+        """Send the remaining messages to the delay ladder, to retry them later."""
         engine = self._engine
         number = engine.ids.take(1)
         path = delay_ladder.route(WAITS_MS, engine.names.transactions)

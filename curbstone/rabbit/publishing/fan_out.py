@@ -1,4 +1,4 @@
-"""Publishing to queues that this gateway need not know: those bound to an event, and other gateways' private queues."""
+"""Publishes to queues that this gateway may not know: those bound to an event, and other gateways' private queues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from curbstone.rabbit.queue import Queue
 
 EVENT_UID = "event"
-"""Takes the place of a queue's uid in the id of a message that is not published to one queue."""
+"""Replaces a queue's uid in the id of a message that is not published to one queue."""
 
 
 def publish_event(engine: Engine, project: str, event: str, messages: list[Message], on_done: Published) -> None:
@@ -65,7 +65,7 @@ def publish_event(engine: Engine, project: str, event: str, messages: list[Messa
 
 
 def _event_published(engine: Engine, key: str, message: Message, on_done: Done, error: CurbstoneError | None) -> None:
-    """Act on the outcome of an event's message. If a queue refused it, and it is not known which, ask each of them."""
+    """Act on the outcome of an event's message. If an unknown queue refused it, publish to each queue separately."""
     bound = engine.bound_by_key(key)
     if not isinstance(error, QueueFull) or not bound:
         on_done(error)

@@ -1,12 +1,12 @@
-"""Publishes several messages as a whole: a message in the quorum queue `cs/tx` commits them, a gateway publishes them.
+"""Publishes several messages atomically: a message in the quorum queue `cs/tx` commits them, a gateway publishes them.
 
-A unit that is confirmed in `cs/tx` is on the disks of a majority, so it will happen: the gateway that consumes from
-`cs/tx` publishes the messages of the unit and only then settles it. If that gateway dies in between, another one does
-all of it again under the same numbers; so a message may be stored twice, but none is left out. A unit that is not
-confirmed has published nothing.
+A unit that is confirmed in `cs/tx` is on the disks of a majority, so it is certain to be carried out: the gateway that
+consumes from `cs/tx` publishes the messages of the unit and only then settles it. If that gateway dies in between,
+another one repeats all of it under the same numbers; so a message may be stored twice, but none is lost. A unit that is
+not confirmed has published nothing.
 
-If a queue is at its cap when a unit is carried out, it gets its message when it has room. Meanwhile all gateways know
-this, and commit nothing more for the queue.
+If a queue is at its cap when a unit is carried out, it gets its message when it has room. Meanwhile all gateways commit
+nothing more for the queue.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from curbstone.rabbit.engine import Engine
 
 WINDOW = 100
-"""How many units are carried out at the same time."""
+"""How many units are carried out concurrently."""
 AGAIN_MS = 500
 APPLIED_MS_MAX = 5000
-"""A commit waits at most this long until its messages are published. They will be published in any case."""
+"""How long a commit waits at most for its messages to be published. They are published in any case."""
 FULL_MS = 3000
 TAKEN_MAX = 10_000
 TAG = "tx"
@@ -42,8 +42,8 @@ logger = logging.getLogger("curbstone.rabbit")
 _Taken = dict[int, None]
 """The last units delivered over one channel.
 
-If a lost connection left a unit twice in the queue, it is carried out once. Units that are not settled when the channel
-ends are delivered again over the next channel, and are new there.
+If a lost connection left a unit twice in the queue, it is carried out once. Units that are unsettled when the channel
+ends are delivered again over the next channel, and count as new there.
 """
 
 
@@ -79,13 +79,13 @@ class Journal:
     # --- committing
 
     def mark_full(self, uid: str) -> None:
-        """Note that a queue has no room for committed messages."""
+        """Note that a queue is full."""
         self._full[uid] = self._engine.host.now_ms() + FULL_MS
 
     def begin(self, messages: list[Addressed], on_committed: Done, on_done: Callable[[], None]) -> None:
-        """Publish messages as a whole.
+        """Publish messages atomically.
 
-        `on_committed` is called when they are certain to be published, or with an error; then `on_done` when they are.
+        `on_committed` is called once they are certain to be published, or with an error; `on_done` after that.
         """
         engine = self._engine
         refusal = self._refusal(messages)
@@ -99,7 +99,7 @@ class Journal:
         engine.publisher.send(engine.names.transactions, outgoing, partial(self._confirmed, number))
 
     def _refusal(self, messages: list[Addressed]) -> CurbstoneError | None:
-        """Return why messages can't be committed, or None. A queue is full while committed messages wait for room."""
+        """Return why messages can't be committed, or None. A queue is full while committed messages wait for it."""
         now_ms = self._engine.host.now_ms()
         full = next((each.name for each in messages if self._full.get(each.place, 0) > now_ms), None)
         if full is not None:
@@ -126,13 +126,13 @@ class Journal:
         self._engine.host.call_later(wait_ms, partial(self.carried_out, number))
 
     def carried_out(self, number: int) -> None:
-        """Note that a unit was carried out, or that it is no longer waited for."""
+        """Note that a unit was carried out, or that nothing waits for it any more."""
         begun = self._begun.pop(number, None)
         if begun is not None:
             begun.known(None)
             begun.on_done()
 
-    # --- the queue of what is committed
+    # --- the queue of committed units
 
     def start(self) -> None:
         """Begin to consume units from `cs/tx`, which exists now."""
@@ -167,7 +167,7 @@ class Journal:
         try:
             unit = decode(arrived.body)
         except ValueError as error:
-            logger.error("a transaction is not understood, and left out: %s", error)
+            logger.error("skipped a transaction that can't be decoded: %s", error)
             settling.ack(arrived.tag)
             return
         if unit.number in taken:
@@ -179,7 +179,7 @@ class Journal:
         self._begin(unit, settling, arrived.tag)
 
     def _begin(self, unit: Unit, settling: Settling, tag: int) -> None:
-        """Carry out a unit once its queues are known here. Another gateway may just have created one."""
+        """Carry out a unit once its queues are known. Another gateway may have just created one."""
 
         def stored() -> None:
             settling.ack(tag)
@@ -192,7 +192,7 @@ class Journal:
                 self._engine.host.call_later(AGAIN_MS, look)
 
         def look() -> None:
-            if settling.channel.is_open and not self._engine.is_stopping:  # otherwise some gateway gets it again
+            if settling.channel.is_open and not self._engine.is_stopping:  # otherwise the broker delivers it again
                 self._engine.catch_up(caught_up)
 
         runner = BatchRunner(self._engine, unit, settling.channel, self._send_full, stored)
@@ -216,7 +216,7 @@ class Journal:
     # --- the end
 
     def stop(self) -> None:
-        """Begin no more units, and wait no longer for those that other gateways carry out."""
+        """Begin no more units, and stop waiting for units of other gateways."""
         settling = self._settling
         if settling is not None and settling.channel.is_open:
             settling.channel.cancel(TAG, ignore)
@@ -225,7 +225,7 @@ class Journal:
                 self.carried_out(number)
 
     def close(self) -> None:
-        """Send the last acks, and then close the channel. Units that were not carried out go back to the queue."""
+        """Send the last acks, and then close the channel. Units that were not carried out are requeued."""
         settling, self._settling = self._settling, None
         if settling is None or not settling.channel.is_open:
             return

@@ -1,8 +1,8 @@
 """The rules for messages that enter a queue: `publish_paused`, the largest size, and the schema.
 
-Each gateway checks the messages that are published through it. RabbitMQ itself puts some messages into queues, which no
-gateway can check. These are the copies of an event, so a queue with such rules can't be bound to an event; and messages
-that expired in another queue, if this is its dead-letter queue.
+Each gateway checks the messages that are published through it. No gateway can check messages that RabbitMQ itself puts
+into queues: the copies of an event, so a queue with such rules can't be bound to an event; and messages that expired in
+another queue, if this is its dead-letter queue.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from curbstone.rabbit.shared import unsupported
 from curbstone.rabbit.shared.registry import Known
 
 CHECK_MS_MAX = 250
-"""A body whose check could take longer is refused, because the check is made on the event loop."""
+"""A body whose check could take longer is refused, because the check blocks the event loop."""
 
 
 class PublishChecks:
@@ -31,23 +31,23 @@ class PublishChecks:
         self._door = BodyRule(lambda: schemas, options.schema) if options.schema else None
 
     def refusal(self) -> CurbstoneError | None:
-        """Return why the queue takes no messages at all, or None if it does."""
+        """Return why the queue accepts no messages, or None if it does."""
         return self._paused
 
     def rejection(self, message: Message) -> CurbstoneError | None:
-        """Return why the queue does not take this message, or None if it does."""
+        """Return why the queue refuses this message, or None if it does not."""
         size = len(message.body)
         if size > self._bytes_max:
             return MessageTooLarge(f"the message has {size} bytes, the queue's max_message_size is {self._bytes_max}")
         if self._door is None:
             return None
         if self._door.most_ms(message.body) > CHECK_MS_MAX:
-            return SchemaViolation(f"checking it could take more than the {CHECK_MS_MAX} ms that a cluster allows")
+            return SchemaViolation(f"the check could take more than the {CHECK_MS_MAX} ms that a cluster allows")
         return self._door.check(message.body)
 
 
 def check_options(name: QueueName, options: QueueOptions, known: Known | None, max_cap: int, schemas: Schemas) -> None:
-    """Raise the error that keeps a queue, existing or new, from having these options."""
+    """Raise an error if a queue, existing or new, can't have these options."""
     unsupported.check_options(options)
     if options.dead_letter == str(name):
         raise BadRequest("bad option dead_letter: a queue can't be its own")
@@ -60,7 +60,7 @@ def check_options(name: QueueName, options: QueueOptions, known: Known | None, m
     for option in ("cap", "overflow"):
         now = getattr(known.options, option)
         if getattr(options, option) != now:
-            raise Conflict(f"the {option} of queue {name} is {now}: on a cluster it is fixed when the queue is made")
+            raise Conflict(f"the {option} of queue {name} is {now}: on a cluster it can't change after the creation")
     check_bindings(name, options, known.bindings)
 
 
@@ -68,5 +68,5 @@ def check_bindings(name: QueueName, options: QueueOptions, bindings: frozenset[s
     """Raise Conflict if a queue with these options can't be bound to these events."""
     option = "schema" if options.schema else "publish_paused" if options.publish_paused else ""
     if option and bindings:
-        why = "RabbitMQ puts the copies of an event into a queue, past what would check them"
+        why = "RabbitMQ puts the copies of an event into a queue without a check"
         raise Conflict(f"on a cluster queue {name} can't have the option {option} and be bound to events: {why}")

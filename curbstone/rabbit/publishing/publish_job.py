@@ -1,4 +1,4 @@
-"""The outcomes of one call of `publish`, reported in the order of its messages."""
+"""Reports the outcomes of one call of `publish` in the order of its messages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from curbstone.core.values import Published
 
 
 class NextTurn:
-    """Calls functions in the next turn of the loop, all in one turn: a turn for each would double the cost."""
+    """Calls functions in the next turn of the loop, all in one callback: one callback for each would cost twice as much."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._due: deque[Callable[[], None]] = deque()
 
     def call(self, fn: Callable[[], None]) -> None:
-        """Call `fn` in the next turn, after the functions that are due already."""
+        """Call `fn` in the next turn, after the functions that were added before."""
         if not self._due:
             self._host.call_soon(self._run)
         self._due.append(fn)
@@ -28,13 +28,13 @@ class NextTurn:
         try:
             while due:
                 due.popleft()()
-        finally:  # if one of them raises, the others are called all the same
+        finally:  # if one of them raises, the others are still called
             for fn in due:
                 self._host.call_soon(fn)
 
 
 class PublishJob:
-    """Gathers the outcomes of messages and reports them in order. Neighbours with the same outcome share one report."""
+    """Collects the outcomes of messages and reports them in order. Neighbours with the same outcome share a report."""
 
     __slots__ = ("_ends", "_first", "_is_due", "_left", "_next", "_on_done", "_on_stored", "_outcomes", "_next_turn")
 
@@ -50,12 +50,12 @@ class PublishJob:
         self._ends = bytearray(count)
         """For each message, 1 if its outcome is known."""
         self._left: dict[int, int] = {}
-        """For each message with several copies, how many copies are under way."""
+        """For each message with several copies, how many copies are pending."""
         self._next = 0
         self._is_due = False
 
     def several(self, place: int, copies: int) -> None:
-        """Note that a message is published in several copies. It counts as stored when all of them are."""
+        """Note that a message has several copies. It counts as stored when all of them are."""
         self._left[place] = copies
 
     def ended(self, place: int, error: CurbstoneError | None) -> None:

@@ -1,10 +1,10 @@
-"""Publishing. Every message is confirmed by the broker before it is reported as stored.
+"""Publishing. The broker confirms every message before it is reported as stored.
 
-The queues are shared out among a few connections. A queue always has the same one, so the order of its messages is
-kept. When a connection is lost, its unconfirmed messages are sent again on the next one, in order; a message may be
-stored twice, but none is left out. A message that the broker refuses is sent again for a second, because that also
-happens while a queue changes its leader; after that the queue counts as full. After `UNCONFIRMED_MS_MAX` without a
-confirm, the outcome is reported as unknown.
+The queues are distributed over a few connections. A queue always has the same one, which preserves the order of its
+messages. When a connection is lost, its unconfirmed messages are sent again on the next one, in order; a message may be
+stored twice, but none is lost. A refused message is retried for a second, because refusals also happen while a queue
+changes its leader; after that the queue counts as full. After `UNCONFIRMED_MS_MAX` without a confirm, the outcome is
+reported as unknown.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Outgoing(NamedTuple):
     body: bytes
     mandatory: bool
     several: bool = False
-    """Whether it goes to several queues.
+    """Whether it is published to several queues.
 
-    Then it is not sent again after a refusal, because the queues that took it would store it once more.
+    Then it is not retried after a refusal, because the queues that accepted it would store it once more.
     """
 
 
@@ -72,9 +72,9 @@ class Shard:
         self._unconfirmed: dict[int, _Sent] = {}
         """The messages that were sent, by tag, in the order they were sent."""
         self._waiting: deque[_Sent] = deque()
-        """Messages that were not sent yet, or that were sent over a connection that is lost."""
+        """Messages to send, including those sent over a lost connection."""
         self._by_id: dict[str, int] = {}
-        """The last tag that each message was sent with, by its id. A message may be under way twice."""
+        """The last tag of each message, by its id. A message may be in flight twice."""
         link.when(self._up, self._down)
 
     def __len__(self) -> int:
@@ -87,7 +87,7 @@ class Shard:
 
     @property
     def blocked(self) -> str:
-        """Why the broker takes no messages; empty if it does."""
+        """Why the broker accepts no messages; empty if it does."""
         return self._link.blocked
 
     def send(self, sent: _Sent) -> None:
@@ -124,11 +124,11 @@ class Shard:
         connection.channel(opened, lambda error: self._closed(connection, error))
 
     def _closed(self, connection: Connection, error: AmqpError) -> None:
-        """Act on the end of a channel whose connection continues, which a message that is too large causes."""
+        """Act on the end of a channel whose connection continues; a message that is too large causes this."""
         if self._link.connection is connection:
             self._down(str(error))
-            if error.code == REFUSED and self._waiting:  # it does not say which message, so the oldest is given up
-                text = f"it is not known whether the message was stored: RabbitMQ closed the channel: {error}"
+            if error.code == REFUSED and self._waiting:  # the error names no message, so the oldest one fails
+                text = f"it is unknown whether the message was stored: RabbitMQ closed the channel: {error}"
                 self._end(self._waiting.popleft(), Unavailable(text))
             self._host.call_later(AGAIN_MS, lambda: self._reopen(connection))
 
@@ -159,7 +159,7 @@ class Shard:
                 self._end(sent, None)
 
     def _returned(self, properties: Properties) -> None:
-        """Note that no queue gets a message. Its confirm follows."""
+        """Note that no queue got a message. Its confirm follows."""
         sent = self._unconfirmed.get(self._by_id.get(properties.message_id or "", 0))
         if sent is not None:
             sent.is_returned = True
@@ -183,7 +183,7 @@ class Shard:
             self._publisher.ended(sent, error)
 
     def check_deadlines(self, now_ms: int) -> None:
-        """Give up the messages that were not confirmed in time."""
+        """Fail the messages that were not confirmed in time."""
         late = [
             sent
             for sent in [*self._unconfirmed.values(), *self._waiting]
@@ -193,7 +193,7 @@ class Shard:
             return
         why = self.trouble or "RabbitMQ did not confirm it"
         for sent in late:
-            self._end(sent, Unavailable(f"it is not known whether the message was stored: {why}"))
+            self._end(sent, Unavailable(f"it is unknown whether the message was stored: {why}"))
         self._waiting = deque(sent for sent in self._waiting if not sent.is_done)
 
 
@@ -208,11 +208,11 @@ class Publisher:
         self._checks = False
         self.is_stopping = False
         self.under_way = 0
-        """How many messages have no outcome yet, including those that wait to be sent again."""
+        """How many messages have no outcome yet, including those that wait for a retry."""
 
     @property
     def alarms(self) -> list[str]:
-        """Return why messages can't be taken now."""
+        """Return why messages are refused now."""
         return [shard.trouble for shard in self._shards if shard.trouble]
 
     def _choose(self, place: str) -> Shard:
@@ -223,9 +223,9 @@ class Publisher:
         shard = self._shard_of(place)
         refusal = ""
         if self._bytes > UNCONFIRMED_BYTES_MAX:
-            refusal = "too much is on its way to RabbitMQ and not confirmed; try again later"
+            refusal = "too many messages to RabbitMQ are unconfirmed; retry later"
         elif shard.blocked:
-            refusal = f"RabbitMQ takes no messages: {shard.blocked}"
+            refusal = f"RabbitMQ accepts no messages: {shard.blocked}"
         if refusal:
             self._host.call_soon(partial(on_done, Unavailable(refusal)))
             return

@@ -1,4 +1,4 @@
-"""Publishing into one queue: messages one by one, as a whole, or after a delay."""
+"""Publishing to one queue: messages one by one, atomically, or after a delay."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class QueuePublishing:
                 self._publish(piece, on_done)
 
     def _publish_as_a_whole(self, messages: list[Message], on_done: Published) -> None:
-        """Have the journal publish all of the messages, or none."""
+        """Publish all of the messages or none, through the journal."""
         engine, count = self._queue.engine, len(messages)
         first = 0
         began_us = engine.host.now_us()
@@ -123,7 +123,7 @@ class QueuePublishing:
             if not isinstance(error, QueueFull):
                 on_done(error)
                 return
-            alone = properties_of(message, identifier, now_ms=now_ms)  # without the queues that get it as well
+            alone = properties_of(message, identifier, now_ms=now_ms)  # without the other queues
             together(
                 [partial(self._send_one, 3, Outgoing("", name, alone, message.body, True)) for name in names], on_done
             )
@@ -131,7 +131,7 @@ class QueuePublishing:
         self._send_one(3, Outgoing("", names[0], properties, message.body, True, several=True), done)
 
     def _send_one(self, times: int, outgoing: Outgoing, on_done: Done) -> None:
-        """Publish. If the broker does not know a queue that is in the registry, make the queue again first."""
+        """Publish. If the broker lacks a queue that is in the registry, declare the queue again first."""
         self._queue.engine.publisher.send(
             self._declaration.text, outgoing, partial(self._sent, times, outgoing, on_done)
         )
@@ -145,7 +145,7 @@ class QueuePublishing:
         )
 
     def store(self, message: Message, delay_ms: int, on_done: Done) -> None:
-        """Publish a message of a transaction, which has its number and its times already."""
+        """Publish a message of a transaction, which already has its number and its times."""
         message.orders = changed(message.orders, delay_ms=delay_ms)
 
         def opened(error: CurbstoneError | None) -> None:
@@ -162,7 +162,7 @@ class QueuePublishing:
         self._declaration.with_groups(set(message.groups), opened)
 
     def send_later(self, message: Message, group: str, delay_ms: int, tries: int, on_done: Done) -> None:
-        """Publish a copy of a message to one group after a delay, with the number of its earlier tries."""
+        """Publish a copy of a message to one group after a delay; `tries` are its earlier tries."""
         engine = self._queue.engine
 
         def bound(error: CurbstoneError | None) -> None:

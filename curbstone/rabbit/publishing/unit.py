@@ -1,10 +1,10 @@
-"""The bytes of a unit: all messages of a transaction as one message in RabbitMQ. Pure.
+"""The encoding of a unit: all messages of a transaction as one message in RabbitMQ. Pure.
 
-    u32 bytes of the head, big-endian; the head; header block and body of each message, one after the other
+    u32 size of the head, big-endian; the head; header block and body of each message, in order
 
-The head is JSON: the gateway that made the unit, the number of the unit, and for each message [project, queue, uid of
-the queue or routing key of the event, number, due, expires, groups, size of the header block, size of the body]. Times
-are in ms, 0 for none.
+The head is JSON: the gateway that created the unit, the number of the unit, and for each message [project, queue, uid
+of the queue or routing key of the event, number, due, expires, groups, size of the header block, size of the body].
+Times are in ms, 0 for none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Addressed(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """Messages that are published as a whole."""
+    """Messages that are published atomically."""
 
     origin: str
     number: int
@@ -73,5 +73,5 @@ def decode(data: bytes) -> Unit:
     except TypeError as error:
         raise ValueError(f"not a unit: {error}") from None
     if at != len(data):
-        raise ValueError(f"a unit of {at} bytes in {len(data)}")
+        raise ValueError(f"a unit of {at} bytes in {len(data)} bytes of data")
     return Unit(origin, number, messages)

@@ -1,8 +1,7 @@
-"""The counts of one queue, as of the last look.
+"""The counts of one queue at the last query.
 
-The broker says how many messages are ready and how many consumers there are. Each gateway counts how many messages its
-own clients have unsettled, and sends it to the others every second. How many messages are delayed, and how many bytes a
-queue takes, can't be known.
+The broker counts the ready messages and the consumers. Each gateway counts the unsettled messages of its own clients,
+and sends the number to the others every second. The number of delayed messages, and the size of a queue, are unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 LOOK_MS_MIN = 250
 LOOK_MS_MAX = 2000
-"""The longest time between two looks while there are watchers. After a change here the next look is sooner."""
+"""The longest time between two queries while there are watchers. After a change here the next query is sooner."""
 
 
 class Counting:
@@ -32,12 +31,12 @@ class Counting:
         self._is_looking = False
         self._last_notified: object = None
         self.is_sure = False
-        """Whether RabbitMQ has answered the last look."""
+        """Whether RabbitMQ has answered the last query."""
         self._waiting: list[Done] = []
-        """Callbacks for the next look."""
+        """Callbacks for the next query."""
 
     def counts(self, group: str) -> Counts:
-        """Return the counts of a group as they are known."""
+        """Return the last known counts of a group."""
         queue = self._queue
         ready, _ = self._seen.get(group, (0, 0))
         consumers = sum(consumers for _, consumers in self._seen.values())
@@ -46,13 +45,13 @@ class Counting:
         return Counts(ready, wip, 0, 0, max(consumers - own, len(queue.consumers)))
 
     def unsettled(self, group: str) -> int:
-        """Return how many messages of a group the clients of this gateway have unsettled."""
+        """Return the number of unsettled messages of a group at this gateway."""
         queue = self._queue
         held = sum(len(consumer.unsettled) for consumer in queue.consumers if consumer.group == group)
         return held + queue.leasing.unsettled(group)
 
     def refresh(self, on_done: Done) -> None:
-        """Look, then call back. Simultaneous requests share one look."""
+        """Query, then call back. Simultaneous requests share one query."""
         self._waiting.append(on_done)
         if len(self._waiting) == 1:
             self._queue.engine.host.call_soon(self._count)
@@ -83,9 +82,9 @@ class Counting:
         queue.when_open(opened)
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
-        """Call `fn` after each look that finds other counts, and when the queue is gone.
+        """Call `fn` after each query that finds other counts, and when the queue is gone.
 
-        Return a function that ends it.
+        Return a function that ends the watch.
         """
         self._watchers.append(fn)
         self.changed()
@@ -97,7 +96,7 @@ class Counting:
         return unwatch
 
     def changed(self) -> None:
-        """Look soon if there are watchers, because something changed here."""
+        """Query soon if there are watchers: a count has changed here."""
         self._pause_ms = LOOK_MS_MIN
         if self._watchers and not self._is_looking:
             self._is_looking = True

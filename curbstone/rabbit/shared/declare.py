@@ -1,6 +1,6 @@
-"""Makes a queue in RabbitMQ, or finds it there. Each gateway does this once before it uses a queue.
+"""Declares a queue in RabbitMQ. Each gateway does this once before it uses a queue.
 
-All calls are idempotent, so it does not matter if other gateways do the same, or if one of them died half-way.
+All calls are idempotent, so other gateways may do the same, and one of them may die half-way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Step = Callable[[Done], None]
 
 
 def together(steps: Sequence[Step], on_done: Done) -> None:
-    """Take all steps at once. `on_done` is called after the last, with the first error; at once if there are none."""
+    """Run steps concurrently. `on_done` is called after the last, with the first error; now if there are none."""
     done = AllDone(on_done, len(steps))
     for step in steps:
         step(done)
@@ -34,7 +34,7 @@ def together(steps: Sequence[Step], on_done: Done) -> None:
 
 
 def in_turn(steps: Sequence[Step], on_done: Done) -> None:
-    """Take one step after the other, until one fails."""
+    """Run steps in order, until one fails."""
 
     def go_on(place: int, error: CurbstoneError | None) -> None:
         if error is not None or place == len(steps):
@@ -61,21 +61,21 @@ class Declaration:
         self._laddered: set[str] = set()
         self._is_working = False
         self._is_new = False
-        """Whether this gateway creates the queue, and the registry has not accepted it yet."""
+        """Whether this gateway is creating the queue, and the registry has not accepted it yet."""
         self._waiting: list[Done] = []
         self._refused: CurbstoneError | None = None
 
     def make(self) -> None:
-        """Put the queue, which is new, into the registry, and then make it."""
+        """Enter the new queue into the registry, and then declare it."""
         self._is_new = not self._queue.name.is_private
         self._start()
 
     def when_open(self, on_open: Done) -> None:
-        """Call at once if the queue is known to exist, otherwise when it does, or with the error."""
+        """Call now if the queue is known to exist, otherwise once it does, or with the error."""
         self.with_groups(set(), on_open)
 
     def with_groups(self, groups: set[str], on_open: Done) -> None:
-        """Like `when_open`, and for the queues of these groups, too."""
+        """Like `when_open`, also for the queues of these groups."""
         groups = groups - {UNNAMED}
         if self._refused is not None:
             on_open(self._refused)
@@ -159,7 +159,7 @@ class Declaration:
                 arguments=arguments,
             )
 
-        self._call(run, on_done, f"queue {queue.name} can't be made")
+        self._call(run, on_done, f"queue {queue.name} can't be created")
 
     def _bind(self, on_done: Done) -> None:
         queue = self._queue
@@ -182,7 +182,7 @@ class Declaration:
         self._call(run, on_done, f"queue {self._queue.name} can't be bound")
 
     def _bind_dead(self, dead_letter: str, on_done: Done, *, unbind: bool = False) -> None:
-        """Bind the dead-letter queue, which is made first, to the messages that the broker lets expire here."""
+        """Create the dead-letter queue, and bind it to the messages of this queue that expire in the broker."""
         engine = self._queue.engine
         target = engine.ensure(engine.name_of(dead_letter))
         texts = [self._names.queue(self._queue.name, group) for group in (UNNAMED, *self._queue.options.groups)]
@@ -214,7 +214,7 @@ class Declaration:
     # --- changes
 
     def changed(self, before: Known, after: Known, on_done: Done) -> None:
-        """Carry out a change of the registry in RabbitMQ. The definition `after` is in force already."""
+        """Carry out a change of the registry in RabbitMQ. The definition `after` is already in force."""
         steps: list[Step] = []
         old, new = set(before.options.groups), set(after.options.groups)
         steps += [partial(self._bind_one, UNNAMED, event) for event in sorted(after.bindings - before.bindings)]
@@ -263,7 +263,7 @@ class Declaration:
         self._call(run, bound, f"delays for queue {self._queue.name} can't be set up")
 
     def again(self, on_open: Done) -> None:
-        """Make the queue again, because the broker does not know it although it was known to exist."""
+        """Declare the queue again, because the broker has lost it."""
         if self.is_open:
             self.is_open = False
             self._wanted |= self.groups
@@ -271,27 +271,27 @@ class Declaration:
             self._laddered.clear()
         self.when_open(on_open)
 
-    # --- looking, emptying, the end
+    # --- checks, purge, deletion
 
     def _texts(self) -> list[str]:
         groups = self._queue.known.groups | self.groups
         return [self._names.queue(self._queue.name, group) for group in (UNNAMED, *sorted(groups))]
 
     def check(self, on_done: Done) -> None:
-        """Find out whether the queue exists. `on_done` gets NoSuchQueue if it does not."""
+        """Check that the queue exists. `on_done` gets NoSuchQueue if it does not."""
 
         def checked(error: AmqpError | None) -> None:
             if error is not None and error.code == NOT_FOUND:
                 on_done(NoSuchQueue(f"no such queue: {self._queue.name}"))
             else:
-                on_done(unavailable(error, "the queue can't be checked at") if error else None)
+                on_done(unavailable(error, f"queue {self._queue.name} can't be checked") if error else None)
 
         self._calls.do(
             lambda channel, done: channel.declare_queue(self.text, lambda error, *_: done(error), passive=True), checked
         )
 
     def count(self, group: str, on_done: Callable[[AmqpError | None, int, int], None]) -> None:
-        """Count the ready messages, and the consumers; 0 if that can't be known."""
+        """Count the ready messages and the consumers; 0 if unknown."""
         text = self._names.queue(self._queue.name, group)
         found = (0, 0)
 
@@ -306,7 +306,7 @@ class Declaration:
         self._calls.do(run, lambda error: on_done(error, *found))
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
-        """Remove the ready messages of all groups; `on_done` gets how many entries those were."""
+        """Remove the ready messages of all groups; `on_done` gets the number of removed entries."""
         removed = 0
 
         def purge_one(text: str, done: Done) -> None:
@@ -339,7 +339,7 @@ class Declaration:
         together([partial(self._delete_one, group) for group in (UNNAMED, *sorted(groups))], on_done)
 
     def close(self, error: CurbstoneError) -> None:
-        """Refuse all that wait, because the queue is gone or the server stops."""
+        """Refuse all waiting calls: the queue is gone or the server is stopping."""
         self._refused = error
         self.is_open = False
         waiting, self._waiting = self._waiting, []

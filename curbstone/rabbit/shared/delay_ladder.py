@@ -1,8 +1,7 @@
 """Delays by a ladder of queues, each of which holds a message twice as long as the one below. Pure.
 
 The delay, in units of the lowest step, is written in binary: its bits are the first words of the routing key, and the
-destination queue is the rest. If the bit of a step is set, the message waits there; otherwise it moves on to the next
-one.
+destination queue is the rest. A message waits at a step if the bit of the step is set, and then moves to the next one.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import NamedTuple
 from curbstone.rabbit.shared.topology import LADDER_STEP_MS, LADDER_STEPS, NAME_BYTES_MAX
 
 BITS_MAX = 8
-"""A delay is rounded up to so many significant bits, so that no message waits on more steps than that."""
+"""A delay is rounded up to this many significant bits, which limits the steps on which a message waits."""
 STEPS_MAX = (1 << LADDER_STEPS) - 1
 QUEUE_BYTES_MAX = NAME_BYTES_MAX - 2 * LADDER_STEPS
 """The room in a routing key after the bits, each of which is followed by a dot."""
@@ -29,7 +28,7 @@ class Route(NamedTuple):
 def route(delay_ms: int, queue: str) -> Route:
     """Return the route of a message that reaches `queue` after a delay, no sooner.
 
-    A delay that is longer than the whole ladder is sent up the ladder again.
+    A delay longer than the whole ladder is repeated.
     """
     steps = max(1, -(-delay_ms // LADDER_STEP_MS))
     surplus = max(0, steps.bit_length() - BITS_MAX)

@@ -1,7 +1,7 @@
 """The number of this gateway, and calls between gateways.
 
-Each gateway holds an exclusive queue, whose name has the first free number from a random one on, and answers the calls
-sent there. A gateway that is gone has no queue, so a call to it is returned.
+Each gateway has an exclusive queue, whose name contains the first free number after a random one, and answers the calls
+to it. A gateway that is gone has no queue, so a call to it is returned.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TAG = "inbox"
 
 logger = logging.getLogger("curbstone.rabbit")
 Answered = Callable[[dict[str, Any] | None], None]
-"""Gets the answer of the other gateway, or None if there is no such gateway or it does not answer."""
+"""Gets the answer of the other gateway, or None if it does not exist or does not answer."""
 Answer = Callable[[dict[str, Any]], None]
 
 _GATEWAY = re.compile(r"[0-9]{1,3}")
@@ -114,7 +114,7 @@ class GatewayRpc:
         return int(number) if _GATEWAY.fullmatch(number) and int(number) < GATEWAYS_MAX else None
 
     def call(self, number: int, what: dict[str, Any], on_answer: Answered) -> None:
-        """Call another gateway. If an earlier one with this number was meant, the present one has nothing to say."""
+        """Call another gateway. If the number now belongs to a later gateway, that one gives an empty answer."""
         if self._channel is None:
             self._host.call_soon(lambda: on_answer(None))
             return
@@ -122,7 +122,7 @@ class GatewayRpc:
         self._send("", self._names.gateway(number), {**what, "key": key, "from": self.address, "run_id": ""}, key)
 
     def call_all(self, what: dict[str, Any], wait_ms: int, on_answer: Answered) -> None:
-        """Call all other gateways. The first one that has something to say answers, within `wait_ms`."""
+        """Call all other gateways. The first answer within `wait_ms` counts; gateways without one stay silent."""
         key = self._expect(on_answer, wait_ms)
         self._send(self._names.gateways, "", {**what, "key": key, "from": self.address, "run_id": ""}, "")
 
@@ -149,7 +149,7 @@ class GatewayRpc:
             channel.publish(exchange, to, Properties({}, message_id=key or None), body, mandatory=bool(key))
 
     def _returned(self, properties: Properties) -> None:
-        """Answer a call that was returned, because there is no such gateway."""
+        """End a call that was returned because the gateway does not exist."""
         self._end(properties.message_id or "", None)
 
     def _arrived(self, channel: Channel, arrived: Arrived) -> None:
@@ -167,7 +167,7 @@ class GatewayRpc:
             elif what["run_id"] not in ("", self._run_id):
                 self._answer(what, {"gone": True})
         except (ValueError, KeyError, TypeError) as error:
-            logger.error("a call of another gateway is not understood: %s", error)
+            logger.error("can't decode a call of another gateway: %s", error)
 
     def _answer(self, what: dict[str, Any], answer: dict[str, Any]) -> None:
         if "key" in what:

@@ -1,9 +1,9 @@
-"""Deletes queues from which no client of any gateway has tried to take for as long as their option `unused` says.
+"""Deletes queues that no client of any gateway has consumed from for the time in their option `unused`.
 
-Each gateway sends the others every second which of these queues its clients use. A gateway that has noticed no use for
-that long asks RabbitMQ whether the queue has consumers, which may be those of other programs, and deletes the queue if
-it has none. The time begins anew when a gateway starts. A queue that is deleted as soon as its last consumer leaves is
-kept for a minute until its first consumer subscribes.
+Every second each gateway sends the others the list of these queues that its clients use. A gateway that has noticed no
+use for that time queries RabbitMQ for consumers, including those of other programs, and deletes the queue if it has
+none. The time begins anew when a gateway starts. A queue that is deleted when its last consumer leaves is kept for a
+minute until its first consumer subscribes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SEND_EVERY_MS = 1000
 NEWS_MS = 3 * SEND_EVERY_MS
-"""How old the news from other gateways may be."""
+"""How old the reports of other gateways may be."""
 FIRST_MS = 60_000
 
 logger = logging.getLogger("curbstone.rabbit")
@@ -51,7 +51,7 @@ class IdleDeletion:
         """The use of the queues that have the option, by uid."""
 
     def start(self) -> None:
-        """Begin to look every second, until the server stops."""
+        """Begin to check every second, until the server stops."""
         self._engine.host.call_later(SEND_EVERY_MS, self._check)
 
     def receive(self, uids: list[str]) -> None:
@@ -76,7 +76,7 @@ class IdleDeletion:
         self._engine.host.call_later(SEND_EVERY_MS, self._check)
 
     def _is_used(self, queue: Queue, now_ms: int) -> bool:
-        """Return whether clients of this gateway have used the queue since the last look."""
+        """Return whether clients of this gateway have used the queue since the last check."""
         use = self._uses[queue.uid]
         attempts, delivered = queue.leasing.attempts, queue.stats.delivered
         was_served, was_polled = delivered != use.delivered, attempts != use.attempts
@@ -94,7 +94,7 @@ class IdleDeletion:
         return not use.is_asking and now_ms - use.last_ms >= wait_ms + NEWS_MS
 
     def _ask(self, queue: Queue) -> None:
-        """Delete the queue, unless RabbitMQ knows of consumers or another gateway of leases."""
+        """Delete the queue, unless RabbitMQ reports consumers or another gateway reports leases."""
         use = self._uses[queue.uid]
         use.is_asking = True
 
@@ -105,7 +105,7 @@ class IdleDeletion:
             if any(each.consumers or each.wip for each in counts):
                 use.seen(now_ms)
             elif queue.counting.is_sure and not queue.is_closed and self._is_due(queue, now_ms):
-                logger.info("queue %s is gone: it was unused for %g s", queue.name, queue.options.unused)
+                logger.info("deleted queue %s: it was unused for %g s", queue.name, queue.options.unused)
                 use.is_asking = True
                 self._engine.delete(queue.name, deleted)
 

@@ -1,4 +1,4 @@
-"""The numbers of messages. They are unique over all gateways, and nearly in the order of time.
+"""The numbers of messages. They are unique across all gateways, and nearly in order of time.
 
 A number has 63 bits: milliseconds since 2023-11-14 (41), the gateway's number (8), and a counter (14). If the counter
 overflows, it takes numbers of the next millisecond.
@@ -16,7 +16,7 @@ GATEWAYS_MAX = 1 << GATEWAY_BITS
 
 
 class MessageIds:
-    """Gives the messages of one gateway their numbers."""
+    """Assigns numbers to the messages of one gateway."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -37,5 +37,5 @@ class MessageIds:
 
 
 def time_of(number: int) -> int:
-    """Return the wall-clock time in ms when a number was given."""
+    """Return the wall-clock time in ms when a number was assigned."""
     return (number >> GATEWAY_BITS + COUNTER_BITS) + EPOCH_MS

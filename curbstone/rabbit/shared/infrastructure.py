@@ -1,6 +1,5 @@
-"""The objects in RabbitMQ that all queues share: the exchanges of events and of dead letters, and the ladder.
-
-They are made at each start.
+"""Declares, at each start, the objects in RabbitMQ that all queues share: exchanges for events and dead letters, and
+the delay ladder.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Run = Callable[[Channel, Callable[[AmqpError | None], None]], None]
 
 
 def make(names: Names, calls: Calls, on_done: Done) -> None:
-    """Make all of them: first the exchanges, then the queues, then the bindings."""
+    """Declare the exchanges, then the queues, then the bindings."""
 
     def step(run: Run) -> Step:
         def take(done: Done) -> None:
@@ -35,7 +34,7 @@ def make(names: Names, calls: Calls, on_done: Done) -> None:
 
 
 def _error_of(error: AmqpError | None) -> CurbstoneError | None:
-    return unavailable(error, "what all queues share can't be made") if error else None
+    return unavailable(error, "the objects that all queues share can't be declared") if error else None
 
 
 def _exchanges(names: Names) -> list[Run]:

@@ -1,7 +1,7 @@
 """Converts messages to AMQP and back. Pure.
 
-The header block of a message travels unchanged as one AMQP header, because AMQP's tables keep neither the order of
-headers nor two headers with one name. If another program published a message, its table is turned into header lines.
+The header block of a message is one AMQP header, unchanged, because AMQP's tables preserve neither the order of headers
+nor repeated names. The table of a message from another program is converted to header lines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOTHING = (None,) * (len(Properties._fields) - _BEHIND)
 
 
 def priority_in(version: str) -> str:
-    """Return what priorities do in the quorum queues of a version of RabbitMQ; see `EngineInfo.priority`."""
+    """Return the effect of priorities in the quorum queues of a version of RabbitMQ; see `EngineInfo.priority`."""
     major, _, rest = version.partition(".")
     minor = rest.partition(".")[0]
     if not (major.isdecimal() and minor.isdecimal()) or int(major) < 4:
@@ -40,7 +40,7 @@ def priority_in(version: str) -> str:
 def properties_of(
     message: Message, message_id: str, *, now_ms: int, due_ms: int = 0, tries: int = 0, copies: list[str] | None = None
 ) -> Properties:
-    """Return the properties of a message that is published now. `copies` are the other queues that get it, too."""
+    """Return the properties of a message that is published now. `copies` are the other queues that get it."""
     table: dict[str, object] = {}
     if message.headers:
         table[BLOCK] = message.headers
@@ -112,7 +112,7 @@ def due_of(properties: Properties) -> int:
 
 
 def whole(value: object) -> int:
-    """Return the number in a value of a table, or 0 if it is no number."""
+    """Return the number in a value of a table, or 0 for anything else."""
     return int(value) if isinstance(value, int) else 0
 
 

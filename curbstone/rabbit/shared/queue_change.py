@@ -1,8 +1,8 @@
 """Changes of a queue's definition.
 
-A change applies here at once, so that changes add up. Then it is put into the registry, for all gateways, and then it
-is carried out in RabbitMQ. A gateway may die half-way, or lose its connection. Then the next one that asks for the
-change, here or elsewhere, carries out what is missing. Every step is idempotent.
+A change takes effect in this gateway immediately, so that changes add up. Then it is written to the registry, for all
+gateways, and then carried out in RabbitMQ. If a gateway dies half-way, or loses its connection, the next request for
+the change, at any gateway, carries out the missing steps. Every step is idempotent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def change(engine: Engine, queue: Queue, after: Known, do: str, on_done: Done, **members: Any) -> None:
-    """Change a queue's definition. If that fails, this gateway goes back to the one in the registry."""
+    """Change a queue's definition. If that fails, this gateway restores the one in the registry."""
     before = queue.known
     engine.know(queue, after)
     queue.changes_under_way += 1
@@ -49,7 +49,7 @@ def change(engine: Engine, queue: Queue, after: Known, do: str, on_done: Done, *
 
 
 def make_sure(queue: Queue, without: Known, on_done: Done) -> None:
-    """Carry out again in RabbitMQ the difference between `without` and the queue's definition."""
+    """Repeat in RabbitMQ the difference between `without` and the queue's definition."""
 
     def opened(error: CurbstoneError | None) -> None:
         if error is not None or queue.is_closed:

@@ -1,10 +1,10 @@
 """The registry: the definitions of all queues, as entries of one stream that all gateways read in the same order.
 
-`Registry` is pure. It applies entries, so all gateways that applied the same entries know the same queues.
-`RegistryLog` writes and reads entries. A change counts once its own entry was read back; the first of two creations
-wins. An entry names its queue by the uid, so an entry that is read twice, or too late, changes nothing.
+`Registry` is pure: gateways that applied the same entries have the same queues. `RegistryLog` writes and reads entries.
+A change takes effect once its entry was read back; the first of two creations wins. An entry names its queue by the
+uid, so an entry that is read twice, or too late, changes nothing.
 
-After SNAPSHOT_EVERY entries a gateway adds a snapshot, so that the stream can forget its beginning.
+After SNAPSHOT_EVERY entries a gateway adds a snapshot, so that the stream can discard its beginning.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Known:
     bindings: frozenset[str] = frozenset()
     unused_s: float | None = None
     groups: frozenset[str] = frozenset()
-    """The groups that were declared, or named by messages or consumers."""
+    """The groups named by declarations, messages or consumers."""
     purged: int = 0
     """Delayed messages with a smaller number have been purged."""
     deleted: tuple[int, ...] = ()
-    """Messages of the unnamed group to be dropped when their turn comes; the last DELETED_MAX of them."""
+    """Messages of the unnamed group to drop when their turn comes; the last DELETED_MAX of them."""
 
     def as_entry(self) -> Entry:
         """Return the entry that creates this queue."""
@@ -99,7 +99,7 @@ class Registry:
     by_uid: dict[str, Known] = field(default_factory=dict)
 
     def apply(self, entry: Entry) -> Change:
-        """Apply an entry. An entry that makes no sense any more changes nothing."""
+        """Apply an entry. An obsolete entry changes nothing."""
         do = entry["do"]
         if do == "make":
             return self._make(_known(entry))
@@ -196,15 +196,15 @@ class RegistryLog:
         """The offset after the last entry that was applied."""
         self._first_offset: int | None = None
         self._early: list[tuple[int, Entry]] = []
-        """Entries before the first snapshot of a stream that has forgotten its beginning."""
+        """Entries before the first snapshot of a stream that has discarded its beginning."""
         self._since_snapshot = 0
         self._proposed: dict[str, tuple[Entry, Done, int]] = {}
-        """Entries that were written and not read back yet, by key: the entry, its callback, and the deadline."""
+        """Written entries that were not read back yet, by key: the entry, its callback, and the deadline."""
         self._is_watching = False
         link.when(self._up, self._down)
 
     def propose(self, entry: Entry, on_done: Done) -> None:
-        """Write an entry. `on_done` gets None right after it was applied, or Unavailable if that is not known."""
+        """Write an entry. `on_done` gets None right after it was applied, or Unavailable if that is unknown."""
         self._number += 1
         key = f"{self._run_id}.{self._number}"
         self._proposed[key] = (entry, on_done, self._host.now_ms() + ANSWER_MS_MAX)
@@ -212,7 +212,7 @@ class RegistryLog:
         self._watch()
 
     def catch_up(self, on_done: Done) -> None:
-        """Call back when all changes that other gateways have made so far are known here."""
+        """Call back when all earlier changes of other gateways are applied here."""
         self.propose({"do": "mark"}, on_done)
 
     def _write(self, key: str, entry: Entry) -> None:
@@ -246,7 +246,7 @@ class RegistryLog:
         connection.channel(opened, failed)
 
     def _consuming(self) -> None:
-        """Write entries again that may be lost, and a mark: once it is read back, all earlier entries were read."""
+        """Repeat entries that may be lost, and write a mark: once it is read back, all earlier entries were read."""
         for key, (entry, _on_done, _deadline_ms) in list(self._proposed.items()):
             self._write(key, entry)
         if self._next_offset is None or not self._is_reading:
@@ -266,13 +266,13 @@ class RegistryLog:
         channel.ack(arrived.tag)
         offset = int(str(arrived.properties.headers.get("x-stream-offset", 0)))
         if self._next_offset is not None and offset < self._next_offset:
-            return  # the stream delivers whole chunks, so also entries from before the offset that was asked for
+            return  # the stream delivers whole chunks, so also entries before the requested offset
         self._next_offset = offset + 1
         try:
             entry: Entry = json.loads(arrived.body)
             self._read(offset, entry)
         except (ValueError, KeyError, TypeError, CurbstoneError) as error:
-            logger.error("entry %d of the registry is not understood: %s", offset, error)
+            logger.error("can't decode entry %d of the registry: %s", offset, error)
 
     def _read(self, offset: int, entry: Entry) -> None:
         if self._first_offset is None:
@@ -280,7 +280,7 @@ class RegistryLog:
         self._since_snapshot += 1
         if entry["do"] == "snapshot":
             self._since_snapshot = 0
-            if self._first_offset > 0:  # the beginning of the stream is gone, so start from this snapshot
+            if self._first_offset > 0:  # the stream has discarded its beginning, so start from this snapshot
                 self._first_offset = 0
                 early = [(place, each) for place, each in self._early if place >= entry["next"]]
                 self._restore(entry)
@@ -324,8 +324,8 @@ class RegistryLog:
         for key, (entry, on_done, deadline_ms) in list(self._proposed.items()):
             if deadline_ms <= now_ms:
                 del self._proposed[key]
-                on_done(Unavailable(f"it is not known whether that was done: {self._link.trouble or 'no answer'}"))
-            else:  # a stream without a leader loses entries silently, so write it again: entries may be read twice
+                on_done(Unavailable(f"the outcome is unknown: {self._link.trouble or 'no answer'}"))
+            else:  # a stream without a leader loses entries silently, so write it again; reading it twice is harmless
                 self._write(key, entry)
         if self._proposed:
             self._watch()

@@ -1,7 +1,7 @@
-"""The names of the objects in RabbitMQ, the arguments they are made with, and the routing keys of events. Pure.
+"""The names of the objects in RabbitMQ, their arguments, and the routing keys of events. Pure.
 
-An event is `project.event`, a routing key of a topic exchange. The masks of bindings have the same meaning there as
-here; only `>` at the end is written `#`.
+An event is `project.event`, a routing key of a topic exchange. The masks of bindings have the same meaning there, but a
+`>` at the end is written `#`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from curbstone.core.values import UNNAMED
 
 NAME_BYTES_MAX = 255
 DELIVERY_LIMIT = 1_000_000
-"""A limit that is never reached. Without a limit, returned messages would go to the tail and not be delivered first."""
+"""A limit that is never reached. Without a limit, requeued messages would go to the tail of the queue."""
 CONSUMER_TIMEOUT_MS = 8 * 86_400_000
 """More than the longest lease. RabbitMQ respects this argument of a queue from 3.12 on."""
 LADDER_STEPS = 24
@@ -55,12 +55,12 @@ class Names(NamedTuple):
 
     @property
     def dead(self) -> str:
-        """The exchange of messages that the broker lets expire."""
+        """The exchange of messages that expire in the broker."""
         return f"{self.prefix}dead"
 
     @property
     def lost(self) -> str:
-        """The exchange, and the queue, of messages that no queue gets."""
+        """The exchange, and the queue, of messages that no queue can store."""
         return f"{self.prefix}lost"
 
     @property
@@ -69,29 +69,29 @@ class Names(NamedTuple):
         return f"{self.prefix}end"
 
     def step(self, step: int) -> str:
-        """The exchange, and the queue, of one step of the ladder. After the last step comes `due`."""
+        """The exchange, and the queue, of one step of the ladder. `due` follows the last step."""
         return f"{self.prefix}d{step}" if step >= 0 else self.due
 
     def gateway(self, number: int) -> str:
-        """The queue of gateway `number`, to which the others send their calls."""
+        """The queue of gateway `number` for the calls of others."""
         return f"{self.prefix}gw.{number}"
 
     @property
     def transactions(self) -> str:
-        """The queue of transactions that are committed and not carried out yet."""
+        """The queue of committed transactions that are not carried out yet."""
         return f"{self.prefix}tx"
 
     @property
     def gateways(self) -> str:
-        """The exchange by which all gateways are reached."""
+        """The exchange that reaches all gateways."""
         return f"{self.prefix}gws"
 
 
 def queue_arguments(names: Names, text: str, options: QueueOptions) -> dict[str, object]:
     """Return the arguments of a queue, or of the queue of one of its groups.
 
-    A queue that drops its oldest messages must not have dead letters made by the broker, because the dropped messages
-    would be among them.
+    If a queue drops its oldest messages, the broker must not dead-letter for it, because it would dead-letter the
+    dropped messages, too.
     """
     common: dict[str, object] = {
         "x-queue-type": "quorum",
@@ -111,7 +111,7 @@ def queue_arguments(names: Names, text: str, options: QueueOptions) -> dict[str,
 
 
 def private_arguments(names: Names, options: QueueOptions, gateway: int) -> dict[str, object]:
-    """Return the arguments of a private queue. A message that it has no room for goes to its gateway, which ends it."""
+    """Return the arguments of a private queue. Its gateway gets a message that does not fit, and ends the queue."""
     return {
         "x-max-length-bytes": options.cap,
         "x-overflow": "drop-head",
@@ -152,7 +152,7 @@ def lost_arguments() -> dict[str, object]:
 
 
 def transactions_arguments() -> dict[str, object]:
-    """Return the arguments of the queue of committed transactions. One gateway at a time consumes it, in order."""
+    """Return the arguments of the queue of committed transactions. One gateway at a time consumes from it, in order."""
     return {
         "x-queue-type": "quorum",
         "x-single-active-consumer": True,
@@ -172,7 +172,7 @@ def routing_key(project: str, event: str) -> str:
 
 
 def event_key(name: QueueName, binding: str) -> str:
-    """Return the routing key that a binding of a queue stands for. The binding of a private queue names the project."""
+    """Return the routing key of a queue's binding. The binding of a private queue names the project."""
     project, event = binding.split("/", 1) if name.is_private else (name.project, binding)
     if event == THE_REST or event.endswith("." + THE_REST):
         event = event[: -len(THE_REST)] + ANY_WORDS
@@ -184,7 +184,7 @@ def binding_of(name: QueueName, event: str, project: str) -> str:
     if name.is_private:
         return f"{project}/{event_name(event)}"
     if project != name.project:
-        raise BadRequest(f"queue {name} can be bound to events of its project, and not to those of {project}")
+        raise BadRequest(f"queue {name} can be bound only to events of its own project, not of {project}")
     return event_name(event)
 
 

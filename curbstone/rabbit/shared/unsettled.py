@@ -1,4 +1,4 @@
-"""How many messages clients have unsettled. Each gateway sends its counts to the others every second."""
+"""The numbers of unsettled messages. Each gateway sends its counts to the others every second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Unsettled:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._of_others: dict[str, tuple[int, dict[str, int]]] = {}
-        """For each other gateway, when its counts were received, and the counts."""
+        """By gateway, the time when its counts were received, and the counts."""
         self._last_sent: dict[str, int] = {}
 
     def start(self) -> None:
@@ -44,7 +44,7 @@ class Unsettled:
         self._of_others[gateway] = (self._engine.host.now_ms(), counts)
 
     def of_other_gateways(self, uid: str, group: str) -> int:
-        """Return how many messages clients of other gateways have unsettled, by their last reports."""
+        """Return the number of unsettled messages at other gateways, by their last reports."""
         since_ms = self._engine.host.now_ms() - 3 * SEND_EVERY_MS
         key = f"{uid}#{group}"
         return sum(counts.get(key, 0) for when_ms, counts in self._of_others.values() if when_ms >= since_ms)

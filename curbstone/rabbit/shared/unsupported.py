@@ -1,4 +1,4 @@
-"""What a cluster can't do, with an error of one sentence for each."""
+"""The functions that a cluster lacks, each with the text of its error."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from curbstone.core.values import NOBODY, Done
 
 READING = "Reading by position needs the local engine: a queue on a cluster has no positions."
 STAGING = "Staged transactions need the local engine."
-LOOKING = "Looking into a queue needs the local engine: on a cluster it would count as a delivery."
+LOOKING = "Peeking into a queue needs the local engine: on a cluster it would count as a delivery."
 KEYS = "Idempotency-Key needs the local engine: a cluster keeps no keys."
 NUMBERS = "Numbered producers need the local engine: a cluster keeps no numbers."
-ORDERING = "Ordering keys need the local engine: a cluster delivers messages of one key side by side."
-UNDOING = "Undo needs the local engine: a cluster forgets what was settled."
-TAKING_ONE = "Redriving one dead letter by its id needs the local engine: on a cluster only the next one can be taken."
+ORDERING = "Ordering keys need the local engine: a cluster delivers messages of one key concurrently."
+UNDOING = "Undo needs the local engine: a cluster does not keep settled messages."
+TAKING_ONE = "Redriving one dead letter by its id needs the local engine: a cluster can only take the next one."
 FILTERS = (
     "A filter on the binding of a queue needs the local engine: a cluster copies all messages to an event to it."
     " A topic subscription that is not durable can have one."
 )
-OLDEST_EVERY = "oldest_every needs the local engine: RabbitMQ itself decides which message of a cluster is next."
-FAIR = "key_limit, key_rate and fair need the local engine: RabbitMQ knows no keys of messages in a cluster's queue."
-KEY_COUNTS = "Counts by ordering key need the local engine: a cluster does not look at the keys of messages."
+OLDEST_EVERY = "oldest_every needs the local engine: on a cluster RabbitMQ selects the next message."
+FAIR = "key_limit, key_rate and fair need the local engine: RabbitMQ does not read the keys of messages."
+KEY_COUNTS = "Counts by ordering key need the local engine: a cluster does not read the keys of messages."
 LIMITS = "in_flight and rate need the local engine: several gateways deliver the messages of a cluster's queue."
-NAMES = "Unique names, and messages that replace others, need the local engine: a cluster does not look at what waits."
+NAMES = "Unique names, and messages that replace others, need the local engine: a cluster can't search its queues."
 BATCHES = "Batches need the local engine: several gateways settle the messages of a cluster's queue."
 EVENT_DELAY = (
-    "A delay on a message for an event needs the local engine; on a cluster only messages for a queue have one."
+    "A delay on a message for an event needs the local engine; on a cluster only messages for a queue can have one."
 )
 
 
@@ -78,7 +78,7 @@ def no_batches() -> NoReturn:
 def registered(options: Mapping[str, object]) -> dict[str, object]:
     """Return these options as the registry has them.
 
-    One that no cluster can have is left out, because gateways of earlier versions refuse an option they don't know.
+    Options that a cluster lacks are left out, because gateways of earlier versions refuse unknown options.
     """
     return {name: value for name, value in options.items() if name not in _LOCAL_OPTIONS}
 
@@ -90,33 +90,33 @@ def _refuse(text: str) -> NoReturn:
 class NoReading:
     @property
     def next(self) -> int:
-        """Not here."""
+        """Unsupported on a cluster."""
         _refuse(READING)
 
     @property
     def events_start(self) -> int:
-        """Not here."""
+        """Unsupported on a cluster."""
         _refuse(READING)
 
     @property
     def events_end(self) -> int:
-        """Not here."""
+        """Unsupported on a cluster."""
         _refuse(READING)
 
     def backlogs(self) -> list[Backlog]:
-        """No group has a position."""
+        """Return nothing: on a cluster, groups have no positions."""
         return []
 
     def infos(self) -> list[GroupInfo]:
-        """Not here."""
+        """Unsupported on a cluster."""
         _refuse(READING)
 
     def is_declared(self, name: str) -> bool:
-        """No group has a position."""
+        """Return nothing: on a cluster, groups have no positions."""
         return False
 
     def position(self, name: str) -> int:
-        """Not here."""
+        """Unsupported on a cluster."""
         raise NoSuchGroup(f"no such group: {name}")
 
     def _no(self, *_arguments: Any, **_named: Any) -> NoReturn:
@@ -139,5 +139,5 @@ class NoStaging:
     upload = commit = status = _no
 
     def drop(self, project: str, identifier: str, on_done: Done, *, owner: str = NOBODY) -> None:
-        """Not here."""
+        """Unsupported on a cluster."""
         _refuse(STAGING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Warnings:
-    """Keeps one text for each matter. Listeners note here that they are full."""
+    """The active alarms: one text for each subject. For example, a full listener raises one."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
@@ -15,9 +15,9 @@ class Warnings:
         return [f"{matter}: {text}" for matter, text in self._texts.items()]
 
     def note(self, matter: str, text: str) -> None:
-        """Note that something is wrong with a matter."""
+        """Raise the alarm of a subject."""
         self._texts[matter] = text
 
     def over(self, matter: str) -> None:
-        """Note that a matter is well again."""
+        """Clear the alarm of a subject."""
         self._texts.pop(matter, None)
