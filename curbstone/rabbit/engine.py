@@ -41,8 +41,8 @@ from curbstone.rabbit.shared.gateway_rpc import GatewayRpc
 from curbstone.rabbit.shared.idle_deletion import IdleDeletion
 from curbstone.rabbit.shared.ids import MessageIds
 from curbstone.rabbit.shared.mapping import priority_in
-from curbstone.rabbit.shared.queue_change import replace_known
-from curbstone.rabbit.shared.registry import Change, Entry, Known, RegistryLog
+from curbstone.rabbit.shared.queue_change import replace_definition
+from curbstone.rabbit.shared.registry import Change, Definition, Entry, RegistryLog
 from curbstone.rabbit.shared.topology import Names, binding_of, event_key, takes
 from curbstone.rabbit.shared.unsettled import Unsettled
 from curbstone.rabbit.shared.warnings import Warnings
@@ -156,9 +156,9 @@ class Engine:
         """Return the `Calls` that declare and delete a queue. An exclusive queue needs the connection it belongs to."""
         return self._private_calls if name.is_private else self._calls
 
-    def registered(self, queue: Queue) -> Known | None:
+    def registered(self, queue: Queue) -> Definition | None:
         """Return a queue's definition in the registry, or None."""
-        return self._log.known.by_uid.get(queue.uid)
+        return self._log.registry.by_uid.get(queue.uid)
 
     def propose(self, entry: Entry, on_done: Done) -> None:
         """Write an entry to the registry. `on_done` is called right after it was applied here."""
@@ -180,8 +180,8 @@ class Engine:
 
     def by_uid(self, uid: str) -> Queue | None:
         """Return the queue with this uid, or None if it no longer exists."""
-        known = self._log.known.by_uid.get(uid)
-        return self._queues.get(known.name) if known is not None else None
+        definition = self._log.registry.by_uid.get(uid)
+        return self._queues.get(definition.name) if definition is not None else None
 
     def closing(self, channel: Channel) -> None:
         """Note that a channel is being closed; the server waits for it before it stops."""
@@ -207,12 +207,12 @@ class Engine:
             self._queues[after.name] = Queue(self, after)
             self._count_events(after.name, frozenset(), after.bindings)
         else:
-            self.know(queue, after)
+            self.set_definition(queue, after)
 
-    def know(self, queue: Queue, known: Known) -> None:
+    def set_definition(self, queue: Queue, definition: Definition) -> None:
         """Set this gateway's definition of a queue."""
-        self._count_events(queue.name, queue.known.bindings, known.bindings)
-        queue.know(known)
+        self._count_events(queue.name, queue.definition.bindings, definition.bindings)
+        queue.set_definition(definition)
 
     def _count_events(self, name: QueueName, gone: frozenset[str], new: frozenset[str]) -> None:
         for binding in gone:
@@ -226,7 +226,7 @@ class Engine:
 
     def _forget(self, queue: Queue, reason: CurbstoneError) -> None:
         del self._queues[queue.name]
-        self._count_events(queue.name, queue.known.bindings, frozenset())
+        self._count_events(queue.name, queue.definition.bindings, frozenset())
         if not queue.name.is_private:
             self.past.add(queue.stats)
         queue.close(reason)
@@ -288,7 +288,7 @@ class Engine:
 
     def _create(self, name: QueueName, options: QueueOptions) -> Queue:
         self.names.queue(name)  # raises BadRequest for a name that is too long
-        queue = Queue(self, Known(name, secrets.token_hex(6), options, groups=frozenset(options.groups)))
+        queue = Queue(self, Definition(name, secrets.token_hex(6), options, groups=frozenset(options.groups)))
         self._queues[name] = queue
         queue.declaration.make()
         return queue
@@ -300,17 +300,17 @@ class Engine:
         queue = self._queues.get(name)
         options = (queue.options if queue is not None else self.defaults).merged(changes, name.project)
         publish_checks.check_options(
-            name, options, queue.known if queue is not None else None, self.max_cap, self.schemas
+            name, options, queue.definition if queue is not None else None, self.max_cap, self.schemas
         )
         if queue is None:
             made = self._create(name, options)
             made.when_open(lambda error: self._made(made, changes, on_done, error))
             return
         if options == queue.options:
-            plain = replace_known(queue.known, options=replace(options, groups=(), dead_letter=""))
-            queue_change.make_sure(queue, plain, on_done)
+            plain = replace_definition(queue.definition, options=replace(options, groups=(), dead_letter=""))
+            queue_change.reapply(queue, plain, on_done)
         else:
-            after = replace_known(queue.known, options=options)
+            after = replace_definition(queue.definition, options=options)
             queue_change.change(self, queue, after, "options", on_done, options=unsupported.registered(changes))
 
     def _made(self, queue: Queue, changes: Mapping[str, object], on_done: Done, error: CurbstoneError | None) -> None:
@@ -375,43 +375,48 @@ class Engine:
         unsupported.check_filter(filter_text, is_private=name.is_private)
         wanted = filter_of(filter_text) if filter_text else None
         queue = self.ensure(name)
-        asked = frozenset([binding_of(name, event, project)])
-        queue.filters = {binding: each for binding, each in queue.filters.items() if binding not in asked}
+        bindings = frozenset([binding_of(name, event, project)])
+        queue.filters = {binding: each for binding, each in queue.filters.items() if binding not in bindings}
         if wanted is not None:
-            queue.filters |= dict.fromkeys(asked, wanted)
-        after = replace_known(queue.known, bindings=queue.known.bindings | asked)
-        self._rebind(queue, after, asked, "bind", on_done, add=sorted(asked), remove=[])
+            queue.filters |= dict.fromkeys(bindings, wanted)
+        after = replace_definition(queue.definition, bindings=queue.definition.bindings | bindings)
+        self._rebind(queue, after, bindings, "bind", on_done, add=sorted(bindings), remove=[])
 
     def unbind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
         """Undo `bind`."""
         queue = self.get(name)
-        asked = frozenset([binding_of(name, event, project)])
-        after = replace_known(queue.known, bindings=queue.known.bindings - asked)
-        self._rebind(queue, after, asked, "bind", on_done, add=[], remove=sorted(asked))
+        bindings = frozenset([binding_of(name, event, project)])
+        after = replace_definition(queue.definition, bindings=queue.definition.bindings - bindings)
+        self._rebind(queue, after, bindings, "bind", on_done, add=[], remove=sorted(bindings))
 
     def rebind(self, name: QueueName, events: frozenset[str], on_done: Done) -> None:
         """Replace all bindings of a queue."""
         queue = self.ensure(name)
-        asked = frozenset(map(event_name, events))
+        bindings = frozenset(map(event_name, events))
         self._rebind(
-            queue, replace_known(queue.known, bindings=asked), asked, "bindings", on_done, events=sorted(events)
+            queue,
+            replace_definition(queue.definition, bindings=bindings),
+            bindings,
+            "bindings",
+            on_done,
+            events=sorted(events),
         )
 
     def occupy(self, name: QueueName, events: frozenset[str], unused_s: float | None, on_done: Done) -> None:
         """Like `rebind`, and set the seconds without a consumer after which the queue is deleted."""
         queue = self.ensure(name)
-        asked = frozenset(map(event_name, events))
-        after = replace_known(queue.known, bindings=asked, unused_s=unused_s)
-        self._rebind(queue, after, asked, "occupy", on_done, events=sorted(events), unused_s=unused_s)
+        bindings = frozenset(map(event_name, events))
+        after = replace_definition(queue.definition, bindings=bindings, unused_s=unused_s)
+        self._rebind(queue, after, bindings, "occupy", on_done, events=sorted(events), unused_s=unused_s)
 
     def _rebind(
-        self, queue: Queue, after: Known, asked: frozenset[str], do: str, on_done: Done, **members: Any
+        self, queue: Queue, after: Definition, bindings: frozenset[str], do: str, on_done: Done, **members: Any
     ) -> None:
         publish_checks.check_bindings(queue.name, queue.options, after.bindings)
         for binding in after.bindings:
             event_key(queue.name, binding)
-        if after == queue.known:
-            queue_change.make_sure(queue, replace_known(after, bindings=after.bindings ^ asked), on_done)
+        if after == queue.definition:
+            queue_change.reapply(queue, replace_definition(after, bindings=after.bindings ^ bindings), on_done)
         else:
             queue_change.change(self, queue, after, do, on_done, **members)
 
@@ -419,21 +424,21 @@ class Engine:
         """Return the events bound to a queue, each with its filter. Raise NoSuchQueue."""
         queue = self.get(name)
         filters = {binding: each.text for binding, each in queue.filters.items()}
-        return dict.fromkeys(sorted(queue.known.bindings), "") | filters
+        return dict.fromkeys(sorted(queue.definition.bindings), "") | filters
 
     def unused_s(self, name: QueueName) -> float | None:
         """Return the seconds without a consumer after which a queue is deleted, or None. Raise NoSuchQueue."""
-        return self.get(name).known.unused_s
+        return self.get(name).definition.unused_s
 
     def bound_count(self, event: str, project: str = DEFAULT_PROJECT) -> int:
         """Return the number of queues bound to an event, as far as this gateway knows."""
-        known = [(queue.name, queue.known.bindings) for queue in self._queues.values()]
-        return sum(takes(name, bindings, event, project) for name, bindings in known)
+        bound = [(queue.name, queue.definition.bindings) for queue in self._queues.values()]
+        return sum(takes(name, bindings, event, project) for name, bindings in bound)
 
     def bound_by_key(self, key: str) -> list[Queue]:
         """Return the queues bound to a routing key, without private ones, which refuse nothing."""
         project, _, event = key.partition(".")
-        return [queue for queue in self.queues() if takes(queue.name, queue.known.bindings, event, project)]
+        return [queue for queue in self.queues() if takes(queue.name, queue.definition.bindings, event, project)]
 
     def publish_event(
         self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT

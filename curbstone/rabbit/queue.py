@@ -53,7 +53,7 @@ from curbstone.rabbit.publishing.queue_publishing import QueuePublishing
 from curbstone.rabbit.shared import unsupported
 from curbstone.rabbit.shared.counting import Counting
 from curbstone.rabbit.shared.declare import Declaration
-from curbstone.rabbit.shared.registry import Known
+from curbstone.rabbit.shared.registry import Definition
 from curbstone.rabbit.shared.topology import takes
 from curbstone.rabbit.shared.unsupported import NoReading
 
@@ -64,11 +64,11 @@ if TYPE_CHECKING:
 class Queue:
     """The queue's object in one gateway."""
 
-    def __init__(self, engine: Engine, known: Known) -> None:
+    def __init__(self, engine: Engine, definition: Definition) -> None:
         self.engine = engine
-        self.known = known
+        self.definition = definition
         """The definition in the registry, with changes of this gateway that it has not read back yet."""
-        self.checks = PublishChecks(known.name, known.options, engine.schemas)
+        self.checks = PublishChecks(definition.name, definition.options, engine.schemas)
         self.stats = Stats()
         self.damaged: list[str] = []
         self.is_closed = False
@@ -76,7 +76,7 @@ class Queue:
         self.filters: dict[str, Filter] = {}
         """The filters of a private queue's bindings. They are applied here to messages that arrive."""
         self.reading = NoReading()
-        self.link: Link = engine.link_for(known.name)
+        self.link: Link = engine.link_for(definition.name)
         """The connection for consuming from the queue."""
         self.declaration = Declaration(self)
         self.publishing = QueuePublishing(self)
@@ -91,22 +91,22 @@ class Queue:
     @property
     def name(self) -> QueueName:
         """The project and name of the queue."""
-        return self.known.name
+        return self.definition.name
 
     @property
     def uid(self) -> str:
         """The uid of the queue. A queue that is deleted and created again has another one."""
-        return self.known.uid
+        return self.definition.uid
 
     @property
     def options(self) -> QueueOptions:
         """The options in force."""
-        return self.known.options
+        return self.definition.options
 
-    def know(self, known: Known) -> None:
+    def set_definition(self, definition: Definition) -> None:
         """Set this gateway's definition of the queue."""
         before = self.options
-        self.known = known
+        self.definition = definition
         if self.options != before:
             self.checks = PublishChecks(self.name, self.options, self.engine.schemas)
         if self.options.paused != before.paused:
@@ -121,7 +121,7 @@ class Queue:
             return True
         project, _, event = arrived.key.partition(".")
         fields = fields_of(message.headers, message.timestamp_ms)
-        for binding in sorted(self.known.bindings):
+        for binding in sorted(self.definition.bindings):
             wanted = self.filters.get(binding)
             if takes(self.name, frozenset([binding]), event, project) and (not wanted or wanted.passes(fields)):
                 return True
@@ -130,7 +130,7 @@ class Queue:
     @property
     def purged(self) -> int:
         """Delayed messages with a smaller number have been purged."""
-        return self.known.purged
+        return self.definition.purged
 
     def message_id(self, seq: int) -> str:
         """Return the id of a message."""
@@ -187,7 +187,7 @@ class Queue:
         if refusal is not None or not messages:
             self.engine.host.call_soon(partial(on_done, refusal, 0, len(messages)))
             return
-        self.publishing.publish(messages, on_done, as_a_whole=atomic and len(messages) > 1)
+        self.publishing.publish(messages, on_done, atomic=atomic and len(messages) > 1)
 
     def last_number(self, producer: bytes) -> LastNumber | None:
         """Unsupported on a cluster."""
@@ -360,7 +360,7 @@ class Queue:
         group: str | None = None,
     ) -> None:
         """Unsupported on a cluster."""
-        raise NotSupported(unsupported.LOOKING)
+        raise NotSupported(unsupported.PEEKING)
 
     def keys(
         self,
@@ -379,7 +379,7 @@ class Queue:
             raise NotSupported(unsupported.UNDOING)
         entry = {"do": "purged", "uid": self.uid, "number": self.engine.ids.take(1)}
 
-        def known(error: CurbstoneError | None) -> None:
+        def registered(error: CurbstoneError | None) -> None:
             if error is not None:
                 on_done(error, 0)
             else:
@@ -390,7 +390,7 @@ class Queue:
             self.changed()
             on_done(error, count)
 
-        self.engine.propose(entry, known)
+        self.engine.propose(entry, registered)
 
     def undo(self, settlement: UndoRequest, on_done: Undoing) -> None:
         """Unsupported on a cluster."""
@@ -399,7 +399,7 @@ class Queue:
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
         """Move up to `limit` dead letters; see `core.port.Queue.redrive`."""
         if seq:
-            raise NotSupported(unsupported.TAKING_ONE)
+            raise NotSupported(unsupported.REDRIVING_ONE)
         Redrive(self, to, limit, on_done, may).begin()
 
     # --- losses, and the end

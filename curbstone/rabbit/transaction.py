@@ -20,7 +20,7 @@ from curbstone.rabbit.consuming.consumer import Consumer
 from curbstone.rabbit.publishing import atomic
 from curbstone.rabbit.publishing.unit import Addressed
 from curbstone.rabbit.queue import Queue
-from curbstone.rabbit.shared.declare import Step, together
+from curbstone.rabbit.shared.declare import Step, run_concurrently
 
 if TYPE_CHECKING:
     from curbstone.rabbit.engine import Engine
@@ -45,7 +45,7 @@ class Transaction:
         self._publishes: dict[Queue | tuple[str, str], list[Message]] = {}
         """The messages for each queue, or for each event of a project."""
         self._settlements: list[_Settlement] = []
-        self._asked: dict[Consumer, set[Delivery]] = {}
+        self._to_settle: dict[Consumer, set[Delivery]] = {}
         self.queues_reached = 0
         """See `core.port.Transaction.queues_reached`; as far as this gateway knows."""
 
@@ -60,26 +60,26 @@ class Transaction:
 
     def ack(self, consumer: port.Consumer, seqs: Sequence[int]) -> None:
         """Add an ack. Raise StaleDelivery."""
-        mine, deliveries = self._ask(consumer, seqs)
+        mine, deliveries = self._choose(consumer, seqs)
         self._settlements.append(_Settlement(mine, deliveries, lambda done: mine.ack(seqs, done)))
 
     def nack(self, consumer: port.Consumer, seqs: Sequence[int], delay_ms: int | None = None, error: str = "") -> None:
         """Add a nack. Raise StaleDelivery."""
-        mine, deliveries = self._ask(consumer, seqs)
+        mine, deliveries = self._choose(consumer, seqs)
         self._settlements.append(_Settlement(mine, deliveries, lambda done: mine.nack(seqs, delay_ms, error, done)))
 
     def reject(self, consumer: port.Consumer, seqs: Sequence[int], error: str = "") -> None:
         """Add a reject. Raise StaleDelivery."""
-        mine, deliveries = self._ask(consumer, seqs)
+        mine, deliveries = self._choose(consumer, seqs)
         self._settlements.append(_Settlement(mine, deliveries, lambda done: mine.reject(seqs, error, done)))
 
-    def _ask(self, consumer: port.Consumer, seqs: Sequence[int]) -> tuple[Consumer, list[Delivery]]:
+    def _choose(self, consumer: port.Consumer, seqs: Sequence[int]) -> tuple[Consumer, list[Delivery]]:
         assert isinstance(consumer, Consumer)
-        asked = self._asked.setdefault(consumer, set())
+        chosen = self._to_settle.setdefault(consumer, set())
         deliveries = [consumer.unsettled[seq] for seq in seqs if seq in consumer.unsettled]
-        if len(set(deliveries) - asked) < len(seqs):
+        if len(set(deliveries) - chosen) < len(seqs):
             raise StaleDelivery("a delivery is not unsettled on this consumer, or is named twice")
-        asked.update(deliveries)
+        chosen.update(deliveries)
         return consumer, deliveries
 
     def commit(self, on_done: Done) -> None:
@@ -98,7 +98,7 @@ class Transaction:
         if not total:
             self._published(None, claimed, on_done)
         elif total > 1:
-            self._publish_as_a_whole(claimed, on_done)
+            self._publish_atomically(claimed, on_done)
         for target, messages in self._publishes.items() if total == 1 else ():
             done = partial(self._published_one, claimed, on_done)
             if isinstance(target, tuple):
@@ -118,7 +118,7 @@ class Transaction:
 
     # --- several messages
 
-    def _publish_as_a_whole(self, claimed: list[tuple[_Settlement, list[Delivery]]], on_done: Done) -> None:
+    def _publish_atomically(self, claimed: list[tuple[_Settlement, list[Delivery]]], on_done: Done) -> None:
         ended = AllDone(on_done, 2)
 
         def committed(error: CurbstoneError | None) -> None:
@@ -139,7 +139,7 @@ class Transaction:
             if isinstance(target, Queue):
                 groups = {group for message in messages for group in message.groups}
                 steps.append(partial(target.declaration.with_groups, groups))
-        together(steps, opened)
+        run_concurrently(steps, opened)
 
     def _addressed(self) -> list[Addressed]:
         """Return all messages with their numbers and destinations. Raise the error of the first one that is refused."""

@@ -88,7 +88,7 @@ def test_rabbitmq_resource_alarm_refuses_publishes_and_allows_acks(tmp_path: Pat
         for what, (raise_it, end_it) in ALARMS.items():
             assert producer.publish()
             node.control(*raise_it)
-            producer.wait_until(lambda: not producer.publish() and "takes no messages" in producer.refusal)
+            producer.wait_until(lambda: not producer.publish() and "accepts no messages" in producer.refusal)
             assert what in producer.refusal
             assert (producer.ready().status_code, what in producer.ready().text) == (503, True)
             producer.take_one()

@@ -11,7 +11,7 @@ from curbstone.core.errors import CurbstoneError, NotSupported
 from curbstone.core.port import Queue
 from curbstone.core.values import Capability, Lease, Outcome, Undone, UndoRequest
 from curbstone.rabbit.queue import Queue as ClusterQueue
-from curbstone.rabbit.shared.registry import Known
+from curbstone.rabbit.shared.registry import Definition
 from tests.engines.test_messages import TRACEPARENT
 from tests.engines.worlds import PATIENCE_MS, ModelWorld, NodeWorld, World
 
@@ -238,10 +238,10 @@ def test_delayed_message_is_not_found(cluster: ModelWorld | NodeWorld) -> None:
     assert cluster.answer(lambda done: queue.settle_by_id(seq + (1 << 40), done)) == (None, False)
 
 
-def known(queue: object) -> Known:
+def known(queue: object) -> Definition:
     """Return what the registry says of a queue."""
     assert isinstance(queue, ClusterQueue)
-    return queue.known
+    return queue.definition
 
 
 def test_undo_restores_popped_messages_where_supported(queue: Queue, world: World) -> None:

@@ -175,7 +175,7 @@ def test_cluster_refuses_an_idempotency_window(
     with pytest.raises(NotSupported, match="a cluster keeps no keys"):
         cluster.broker.declare(queue.name, {"idempotency_window": 301}, print)
     assert isinstance(queue, ClusterQueue)
-    registered = queue.known.as_entry()["options"]
+    registered = queue.definition.as_entry()["options"]
     assert registered["ttl"] == 5 and "idempotency_window" not in registered
 
 
@@ -187,7 +187,7 @@ def test_cluster_refuses_key_limits(cluster: ModelWorld | NodeWorld, option: dic
     with pytest.raises(NotSupported, match="key_limit, key_rate and fair need the local engine"):
         cluster.broker.declare(queue.name, option, print)
     assert isinstance(queue, ClusterQueue)
-    assert not {"key_limit", "fair"} & {*queue.known.as_entry()["options"]}
+    assert not {"key_limit", "fair"} & {*queue.definition.as_entry()["options"]}
     with pytest.raises(NotSupported, match="a cluster does not look at the keys of messages"):
         queue.keys(20, print)
 
@@ -197,7 +197,7 @@ def test_cluster_orders_by_priority_in_rabbitmq_only(cluster: ModelWorld | NodeW
     with pytest.raises(NotSupported, match="RabbitMQ itself decides which message of a cluster is next"):
         cluster.broker.declare(queue.name, {"oldest_every": 5}, print)
     assert isinstance(queue, ClusterQueue)
-    assert "oldest_every" not in queue.known.as_entry()["options"] and queue.by_priority() == {}
+    assert "oldest_every" not in queue.definition.as_entry()["options"] and queue.by_priority() == {}
     sent = [Message(b"x", block) for block in (b"priority:7\n", b"priority:12\n", b"priority:4\n", b"")]
     assert [properties_of(each, "q-1", now_ms=0).priority for each in sent] == [7, 9, None, None]
     assert cluster.broker.engine.priority == priority_in(cluster.broker.engine.version)

@@ -15,7 +15,7 @@ from curbstone.core.options import QueueOptions
 from curbstone.rabbit.amqp.address import parse
 from curbstone.rabbit.shared import delay_ladder
 from curbstone.rabbit.shared.ids import AT_ONCE_MAX, MessageIds, time_of
-from curbstone.rabbit.shared.registry import Entry, Known, Registry, RegistryLog
+from curbstone.rabbit.shared.registry import Definition, Entry, Registry, RegistryLog
 from curbstone.rabbit.shared.topology import LADDER_STEP_MS, LADDER_STEPS
 from tests.engines.worlds import START_MS
 from tests.kit.simulated import SimHost
@@ -76,7 +76,7 @@ def test_a_bad_address_is_reported_without_its_password(url: str) -> None:
 
 
 def known(name: str, uid: str) -> Entry:
-    return Known(queue_name(name), uid, QueueOptions()).as_entry()
+    return Definition(queue_name(name), uid, QueueOptions()).as_entry()
 
 
 def test_registry_entries_are_idempotent() -> None:
@@ -117,9 +117,9 @@ def test_late_registry_reader_starts_from_a_snapshot() -> None:
     log._read(101, known("c", "3"))
     log._read(102, {**full.snapshot(), "next": 101})
     log._read(103, {"do": "gone", "uid": "2"})
-    assert sorted(log.known.by_uid) == ["1", "3"]
+    assert sorted(log.registry.by_uid) == ["1", "3"]
     log._read(104, Registry().snapshot() | {"next": 104})
-    assert sorted(log.known.by_uid) == ["1", "3"], "who knows all needs no snapshot"
+    assert sorted(log.registry.by_uid) == ["1", "3"], "who knows all needs no snapshot"
 
 
 class _NoLink:

@@ -66,7 +66,7 @@ def test_missing_confirm_is_an_unknown_outcome(model: ModelWorld) -> None:
     model.pass_time(29_000)
     assert not found
     model.wait_until(lambda: found)
-    assert isinstance(found[0][0], Unavailable) and "not known whether" in str(found[0][0])
+    assert isinstance(found[0][0], Unavailable) and "unknown whether" in str(found[0][0])
 
 
 def test_unreachable_broker_is_reported_and_retried(model: ModelWorld) -> None:

@@ -28,7 +28,7 @@ def admit(queue: Queue, group: str, arrived: Arrived, settling: Settling) -> Del
     if due_ms and _is_stale(queue, number or 0, uid_of(properties)):
         settling.ack(arrived.tag)
         return None
-    if number in queue.known.deleted and group == UNNAMED:
+    if number in queue.definition.deleted and group == UNNAMED:
         settling.ack(arrived.tag)
         engine.propose({"do": "dropped", "uid": queue.uid, "seq": number}, _known)
         return None

@@ -134,7 +134,7 @@ def settle_seq(queue: Queue, seq: int, on_done: WasThere, owner: str) -> None:
 def _may_be_there(queue: Queue, seq: int) -> bool:
     """Return whether a message with this number may be in the queue."""
     is_of_the_past = time_of(seq) <= queue.engine.host.wall_ms() + CLOCKS_APART_MS_MAX
-    return is_of_the_past and seq > queue.purged and seq not in queue.known.deleted
+    return is_of_the_past and seq > queue.purged and seq not in queue.definition.deleted
 
 
 def answer(engine: Engine, what: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:

@@ -57,7 +57,7 @@ class BatchRunner:
         """The messages to retry."""
 
     @property
-    def knows_all(self) -> bool:
+    def has_all_queues(self) -> bool:
         """Return whether this gateway has all destination queues of the unit."""
         by_uid = self._engine.by_uid
         return all(

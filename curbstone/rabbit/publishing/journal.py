@@ -58,7 +58,7 @@ class _Begun:
         self.is_known = False
         """Whether `on_committed` was called."""
 
-    def known(self, error: CurbstoneError | None) -> None:
+    def report(self, error: CurbstoneError | None) -> None:
         """Call `on_committed`, once."""
         if not self.is_known:
             self.is_known = True
@@ -119,9 +119,9 @@ class Journal:
             del self._begun[number]
             if isinstance(error, QueueFull):
                 error = QueueFull("too many transactions wait for queues that are at their cap")
-            begun.known(error)
+            begun.report(error)
             return
-        begun.known(None)
+        begun.report(None)
         wait_ms = 0 if self._engine.is_stopping else APPLIED_MS_MAX
         self._engine.host.call_later(wait_ms, partial(self.carried_out, number))
 
@@ -129,7 +129,7 @@ class Journal:
         """Note that a unit was carried out, or that nothing waits for it any more."""
         begun = self._begun.pop(number, None)
         if begun is not None:
-            begun.known(None)
+            begun.report(None)
             begun.on_done()
 
     # --- the queue of committed units
@@ -196,7 +196,7 @@ class Journal:
                 self._engine.catch_up(caught_up)
 
         runner = BatchRunner(self._engine, unit, settling.channel, self._send_full, stored)
-        if runner.knows_all:
+        if runner.has_all_queues:
             runner.begin()
         else:
             look()

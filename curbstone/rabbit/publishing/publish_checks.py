@@ -13,7 +13,7 @@ from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
 from curbstone.core.schemas import BodyRule, Schemas
 from curbstone.rabbit.shared import unsupported
-from curbstone.rabbit.shared.registry import Known
+from curbstone.rabbit.shared.registry import Definition
 
 CHECK_MS_MAX = 250
 """A body whose check could take longer is refused, because the check blocks the event loop."""
@@ -46,22 +46,24 @@ class PublishChecks:
         return self._door.check(message.body)
 
 
-def check_options(name: QueueName, options: QueueOptions, known: Known | None, max_cap: int, schemas: Schemas) -> None:
+def check_options(
+    name: QueueName, options: QueueOptions, definition: Definition | None, max_cap: int, schemas: Schemas
+) -> None:
     """Raise an error if a queue, existing or new, can't have these options."""
     unsupported.check_options(options)
     if options.dead_letter == str(name):
         raise BadRequest("bad option dead_letter: a queue can't be its own")
-    if options.schema and (known is None or options.schema != known.options.schema):
+    if options.schema and (definition is None or options.schema != definition.options.schema):
         schemas.rule(options.schema)
-    if known is None:
+    if definition is None:
         if options.cap > max_cap and not name.is_private:
             raise BadRequest(f"bad option cap: {options.cap} is more than the server's --max-cap of {max_cap}")
         return
     for option in ("cap", "overflow"):
-        now = getattr(known.options, option)
+        now = getattr(definition.options, option)
         if getattr(options, option) != now:
             raise Conflict(f"the {option} of queue {name} is {now}: on a cluster it can't change after the creation")
-    check_bindings(name, options, known.bindings)
+    check_bindings(name, options, definition.bindings)
 
 
 def check_bindings(name: QueueName, options: QueueOptions, bindings: frozenset[str]) -> None:

@@ -13,7 +13,7 @@ from curbstone.rabbit.publishing import atomic
 from curbstone.rabbit.publishing.publish_job import PublishJob
 from curbstone.rabbit.publishing.publisher import Outgoing
 from curbstone.rabbit.shared import delay_ladder
-from curbstone.rabbit.shared.declare import together
+from curbstone.rabbit.shared.declare import run_concurrently
 from curbstone.rabbit.shared.ids import AT_ONCE_MAX
 from curbstone.rabbit.shared.mapping import properties_of
 
@@ -26,9 +26,9 @@ class QueuePublishing:
         self._queue = queue
         self._declaration = queue.declaration
 
-    def publish(self, messages: list[Message], on_done: Published, *, as_a_whole: bool) -> None:
-        if as_a_whole:
-            self._publish_as_a_whole(messages, on_done)
+    def publish(self, messages: list[Message], on_done: Published, *, atomic: bool) -> None:
+        if atomic:
+            self._publish_atomically(messages, on_done)
             return
         for start in range(0, len(messages), AT_ONCE_MAX):
             piece = messages[start : start + AT_ONCE_MAX] if len(messages) > AT_ONCE_MAX else messages
@@ -39,7 +39,7 @@ class QueuePublishing:
             else:
                 self._publish(piece, on_done)
 
-    def _publish_as_a_whole(self, messages: list[Message], on_done: Published) -> None:
+    def _publish_atomically(self, messages: list[Message], on_done: Published) -> None:
         """Publish all of the messages or none, through the journal."""
         engine, count = self._queue.engine, len(messages)
         first = 0
@@ -124,7 +124,7 @@ class QueuePublishing:
                 on_done(error)
                 return
             alone = properties_of(message, identifier, now_ms=now_ms)  # without the other queues
-            together(
+            run_concurrently(
                 [partial(self._send_one, 3, Outgoing("", name, alone, message.body, True)) for name in names], on_done
             )
 

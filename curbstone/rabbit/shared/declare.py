@@ -14,7 +14,7 @@ from curbstone.core.values import UNNAMED, AllDone, Done
 from curbstone.rabbit.amqp.link import unavailable
 from curbstone.rabbit.amqp.port import NOT_FOUND, AmqpError, Channel
 from curbstone.rabbit.shared.delay_ladder import end_pattern
-from curbstone.rabbit.shared.registry import Known
+from curbstone.rabbit.shared.registry import Definition
 from curbstone.rabbit.shared.topology import event_key, private_arguments, queue_arguments
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ GROUPS_MAX = 1000
 Step = Callable[[Done], None]
 
 
-def together(steps: Sequence[Step], on_done: Done) -> None:
+def run_concurrently(steps: Sequence[Step], on_done: Done) -> None:
     """Run steps concurrently. `on_done` is called after the last, with the first error; now if there are none."""
     done = AllDone(on_done, len(steps))
     for step in steps:
@@ -33,7 +33,7 @@ def together(steps: Sequence[Step], on_done: Done) -> None:
         on_done(None)
 
 
-def in_turn(steps: Sequence[Step], on_done: Done) -> None:
+def run_in_order(steps: Sequence[Step], on_done: Done) -> None:
     """Run steps in order, until one fails."""
 
     def go_on(place: int, error: CurbstoneError | None) -> None:
@@ -89,7 +89,7 @@ class Declaration:
     def _start(self) -> None:
         if not self._is_working and self._refused is None:
             self._is_working = True
-            in_turn([self._register, self._register_groups, self._declare, self._bind], self._done)
+            run_in_order([self._register, self._register_groups, self._declare, self._bind], self._done)
 
     def _done(self, error: CurbstoneError | None) -> None:
         self._is_working = False
@@ -115,18 +115,18 @@ class Declaration:
                 self._queue.engine.declare_failed(self._queue, error)
             on_done(error)
 
-        self._queue.engine.propose(self._queue.known.as_entry(), registered)
+        self._queue.engine.propose(self._queue.definition.as_entry(), registered)
 
     def _register_groups(self, on_done: Done) -> None:
         queue = self._queue
-        unknown = sorted(self._wanted - queue.known.groups)
+        unknown = sorted(self._wanted - queue.definition.groups)
         if queue.name.is_private or not unknown:
             on_done(None)
-        elif len(queue.known.groups) + len(unknown) > GROUPS_MAX:
+        elif len(queue.definition.groups) + len(unknown) > GROUPS_MAX:
             on_done(Conflict(f"a queue on a cluster has at most {GROUPS_MAX} groups"))
         else:
             entries = [{"do": "group", "uid": queue.uid, "group": group} for group in unknown]
-            together([partial(queue.engine.propose, entry) for entry in entries], on_done)
+            run_concurrently([partial(queue.engine.propose, entry) for entry in entries], on_done)
 
     def _declare(self, on_done: Done) -> None:
         groups = (set(self._queue.options.groups) | self._wanted) - self.groups
@@ -138,7 +138,7 @@ class Declaration:
                 self.groups |= groups
             on_done(error)
 
-        together(steps, declared)
+        run_concurrently(steps, declared)
 
     def _declare_one(self, group: str, on_done: Done) -> None:
         queue = self._queue
@@ -165,12 +165,12 @@ class Declaration:
         queue = self._queue
         steps = [
             partial(self._bind_one, group, event)
-            for event in sorted(queue.known.bindings)
+            for event in sorted(queue.definition.bindings)
             for group in (UNNAMED, *queue.options.groups)
         ]
         if queue.options.dead_letter:
             steps.append(partial(self._bind_dead, queue.options.dead_letter))
-        together([] if self.is_open else steps, on_done)
+        run_concurrently([] if self.is_open else steps, on_done)
 
     def _bind_one(self, group: str, event: str, on_done: Done, *, unbind: bool = False) -> None:
         text = self._names.queue(self._queue.name, group)
@@ -199,7 +199,7 @@ class Declaration:
             if error is not None:
                 on_done(error)
             else:
-                together([partial(bind, text) for text in texts], on_done)
+                run_concurrently([partial(bind, text) for text in texts], on_done)
 
         target.when_open(opened)
 
@@ -213,7 +213,7 @@ class Declaration:
 
     # --- changes
 
-    def changed(self, before: Known, after: Known, on_done: Done) -> None:
+    def changed(self, before: Definition, after: Definition, on_done: Done) -> None:
         """Carry out a change of the registry in RabbitMQ. The definition `after` is already in force."""
         steps: list[Step] = []
         old, new = set(before.options.groups), set(after.options.groups)
@@ -241,7 +241,7 @@ class Declaration:
             if error is not None:
                 on_done(error)
             else:
-                together(steps, on_done)
+                run_concurrently(steps, on_done)
 
         self.with_groups(new, opened)
 
@@ -274,7 +274,7 @@ class Declaration:
     # --- checks, purge, deletion
 
     def _texts(self) -> list[str]:
-        groups = self._queue.known.groups | self.groups
+        groups = self._queue.definition.groups | self.groups
         return [self._names.queue(self._queue.name, group) for group in (UNNAMED, *sorted(groups))]
 
     def check(self, on_done: Done) -> None:
@@ -324,9 +324,11 @@ class Declaration:
             if error is not None:
                 on_done(error, 0)
             else:
-                together([partial(purge_one, text) for text in self._texts()], lambda failed: on_done(failed, removed))
+                run_concurrently(
+                    [partial(purge_one, text) for text in self._texts()], lambda failed: on_done(failed, removed)
+                )
 
-        self.with_groups(set(self._queue.known.groups), opened)
+        self.with_groups(set(self._queue.definition.groups), opened)
 
     def _delete_one(self, group: str, on_done: Done) -> None:
         text = self._names.queue(self._queue.name, group)
@@ -335,8 +337,8 @@ class Declaration:
 
     def delete(self, on_done: Done) -> None:
         """Delete the queue and those of all its groups."""
-        groups = self._queue.known.groups | self.groups
-        together([partial(self._delete_one, group) for group in (UNNAMED, *sorted(groups))], on_done)
+        groups = self._queue.definition.groups | self.groups
+        run_concurrently([partial(self._delete_one, group) for group in (UNNAMED, *sorted(groups))], on_done)
 
     def close(self, error: CurbstoneError) -> None:
         """Refuse all waiting calls: the queue is gone or the server is stopping."""

@@ -11,7 +11,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import Done
 from curbstone.rabbit.amqp.link import Calls, unavailable
 from curbstone.rabbit.amqp.port import AmqpError, Channel
-from curbstone.rabbit.shared.declare import Step, in_turn, together
+from curbstone.rabbit.shared.declare import Step, run_concurrently, run_in_order
 from curbstone.rabbit.shared.delay_ladder import end_pattern, pattern
 from curbstone.rabbit.shared.topology import LADDER_STEPS, Names, lost_arguments, step_arguments, transactions_arguments
 
@@ -28,9 +28,9 @@ def make(names: Names, calls: Calls, on_done: Done) -> None:
         return take
 
     def phase(runs: list[Run]) -> Step:
-        return partial(together, [step(run) for run in runs])
+        return partial(run_concurrently, [step(run) for run in runs])
 
-    in_turn([phase(_exchanges(names)), phase(_queues(names)), phase(_bindings(names))], on_done)
+    run_in_order([phase(_exchanges(names)), phase(_queues(names)), phase(_bindings(names))], on_done)
 
 
 def _error_of(error: AmqpError | None) -> CurbstoneError | None:

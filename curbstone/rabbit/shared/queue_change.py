@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.values import Done
-from curbstone.rabbit.shared.registry import Known
+from curbstone.rabbit.shared.registry import Definition
 
 if TYPE_CHECKING:
     from curbstone.rabbit.engine import Engine
     from curbstone.rabbit.queue import Queue
 
 
-def change(engine: Engine, queue: Queue, after: Known, do: str, on_done: Done, **members: Any) -> None:
+def change(engine: Engine, queue: Queue, after: Definition, do: str, on_done: Done, **members: Any) -> None:
     """Change a queue's definition. If that fails, this gateway restores the one in the registry."""
-    before = queue.known
-    engine.know(queue, after)
+    before = queue.definition
+    engine.set_definition(queue, after)
     queue.changes_under_way += 1
 
     def ended(error: CurbstoneError | None) -> None:
         if error is not None and not queue.is_closed:
-            engine.know(queue, engine.registered(queue) or before)
+            engine.set_definition(queue, engine.registered(queue) or before)
         queue.change_ended()
         on_done(error)
 
@@ -48,19 +48,19 @@ def change(engine: Engine, queue: Queue, after: Known, do: str, on_done: Done, *
     queue.when_open(opened)
 
 
-def make_sure(queue: Queue, without: Known, on_done: Done) -> None:
+def reapply(queue: Queue, without: Definition, on_done: Done) -> None:
     """Repeat in RabbitMQ the difference between `without` and the queue's definition."""
 
     def opened(error: CurbstoneError | None) -> None:
         if error is not None or queue.is_closed:
             on_done(error or NoSuchQueue(f"no such queue: {queue.name}"))
         else:
-            queue.declaration.changed(without, queue.known, on_done)
+            queue.declaration.changed(without, queue.definition, on_done)
 
     queue.when_open(opened)
 
 
-def replace_known(known: Known, **changes: Any) -> Known:
+def replace_definition(definition: Definition, **changes: Any) -> Definition:
     """Return a queue's definition with some fields changed."""
-    changed = replace(known, **changes)
-    return replace(changed, groups=(changed.groups - set(known.options.groups)) | set(changed.options.groups))
+    changed = replace(definition, **changes)
+    return replace(changed, groups=(changed.groups - set(definition.options.groups)) | set(changed.options.groups))

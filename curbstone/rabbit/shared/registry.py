@@ -37,7 +37,7 @@ Entry = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Known:
+class Definition:
     """The definition of one queue."""
 
     name: QueueName
@@ -68,10 +68,10 @@ class Known:
         }
 
 
-def _known(entry: Entry) -> Known:
+def _definition_of(entry: Entry) -> Definition:
     name = QueueName(entry["project"], entry["queue"])
     options = QueueOptions().merged(entry["options"], name.project)
-    return Known(
+    return Definition(
         name,
         entry["uid"],
         options,
@@ -87,82 +87,82 @@ def _known(entry: Entry) -> Known:
 class Change:
     """The effect of an entry: the queue's definition before and after it."""
 
-    before: Known | None = None
-    after: Known | None = None
+    before: Definition | None = None
+    after: Definition | None = None
 
 
 @dataclass(slots=True)
 class Registry:
     """All queues, by name and by uid."""
 
-    by_name: dict[QueueName, Known] = field(default_factory=dict)
-    by_uid: dict[str, Known] = field(default_factory=dict)
+    by_name: dict[QueueName, Definition] = field(default_factory=dict)
+    by_uid: dict[str, Definition] = field(default_factory=dict)
 
     def apply(self, entry: Entry) -> Change:
         """Apply an entry. An obsolete entry changes nothing."""
         do = entry["do"]
         if do == "make":
-            return self._make(_known(entry))
-        known = self.by_uid.get(entry.get("uid", ""))
-        if known is None:
+            return self._make(_definition_of(entry))
+        definition = self.by_uid.get(entry.get("uid", ""))
+        if definition is None:
             return Change()
         if do == "gone":
-            del self.by_uid[known.uid], self.by_name[known.name]
-            return Change(before=known)
-        return self._put(known, _changed(known, entry))
+            del self.by_uid[definition.uid], self.by_name[definition.name]
+            return Change(before=definition)
+        return self._put(definition, _changed(definition, entry))
 
-    def _make(self, known: Known) -> Change:
-        if known.name in self.by_name:
+    def _make(self, definition: Definition) -> Change:
+        if definition.name in self.by_name:
             return Change()
-        self.by_name[known.name] = self.by_uid[known.uid] = known
-        return Change(after=known)
+        self.by_name[definition.name] = self.by_uid[definition.uid] = definition
+        return Change(after=definition)
 
-    def _put(self, before: Known, after: Known) -> Change:
+    def _put(self, before: Definition, after: Definition) -> Change:
         self.by_name[after.name] = self.by_uid[after.uid] = after
         return Change(before, after)
 
     def snapshot(self) -> Entry:
         """Return an entry that holds the whole registry."""
-        return {"do": "snapshot", "queues": [known.as_entry() for known in self.by_name.values()]}
+        return {"do": "snapshot", "queues": [definition.as_entry() for definition in self.by_name.values()]}
 
     def restore(self, entry: Entry) -> None:
         """Replace the whole registry by a snapshot."""
         self.by_name.clear()
         self.by_uid.clear()
         for each in entry["queues"]:
-            self._make(_known(each))
+            self._make(_definition_of(each))
 
 
-def _changed(known: Known, entry: Entry) -> Known:
+def _changed(definition: Definition, entry: Entry) -> Definition:
     match entry["do"]:
         case "options":
-            options = known.options.merged(entry["options"], known.name.project)
-            groups = known.groups | frozenset(options.groups)
-            return _with(known, options=options, groups=groups)
+            options = definition.options.merged(entry["options"], definition.name.project)
+            groups = definition.groups | frozenset(options.groups)
+            return _with(definition, options=options, groups=groups)
         case "bind":
-            bindings = (known.bindings | frozenset(entry["add"])) - frozenset(entry["remove"])
-            return _with(known, bindings=bindings)
+            bindings = (definition.bindings | frozenset(entry["add"])) - frozenset(entry["remove"])
+            return _with(definition, bindings=bindings)
         case "bindings":
-            return _with(known, bindings=frozenset(entry["events"]))
+            return _with(definition, bindings=frozenset(entry["events"]))
         case "occupy":
-            return _with(known, bindings=frozenset(entry["events"]), unused_s=entry["unused_s"])
+            return _with(definition, bindings=frozenset(entry["events"]), unused_s=entry["unused_s"])
         case "group":
-            return _with(known, groups=known.groups | {entry["group"]})
+            return _with(definition, groups=definition.groups | {entry["group"]})
         case "purged":
-            purged = max(known.purged, entry["number"])
-            return _with(known, purged=purged, deleted=tuple(seq for seq in known.deleted if seq > purged))
+            purged = max(definition.purged, entry["number"])
+            return _with(definition, purged=purged, deleted=tuple(seq for seq in definition.deleted if seq > purged))
         case "deleted":
-            others = [seq for seq in known.deleted if seq != entry["seq"]]
-            return _with(known, deleted=(*others, entry["seq"])[-DELETED_MAX:])
+            others = [seq for seq in definition.deleted if seq != entry["seq"]]
+            return _with(definition, deleted=(*others, entry["seq"])[-DELETED_MAX:])
         case "dropped":
-            return _with(known, deleted=tuple(seq for seq in known.deleted if seq != entry["seq"]))
+            return _with(definition, deleted=tuple(seq for seq in definition.deleted if seq != entry["seq"]))
         case _:
-            return known
+            return definition
 
 
-def _with(known: Known, **changes: Any) -> Known:
-    values = {name: getattr(known, name) for name in Known.__slots__}
-    return Known(**{**values, **changes})
+def _with(definition: Definition, **changes: Any) -> Definition:
+    values = {name: getattr(definition, name) for name in Definition.__slots__}
+    return Definition(**{**values, **changes})
 
 
 class RegistryLog:
@@ -182,7 +182,7 @@ class RegistryLog:
         on_read: Callable[[], None],
     ) -> None:
         """`run_id` names this gateway from this start to its end."""
-        self.known = Registry()
+        self.registry = Registry()
         self._host = host
         self._link = link
         self._stream = stream
@@ -293,20 +293,20 @@ class RegistryLog:
         self._apply(entry)
         if self._since_snapshot >= SNAPSHOT_EVERY and str(entry.get("key", "")).startswith(self._run_id + "."):
             self._since_snapshot = 0
-            snapshot = {**self.known.snapshot(), "next": offset + 1}
+            snapshot = {**self.registry.snapshot(), "next": offset + 1}
             self._write(f"{self._run_id}.snapshot", snapshot)
 
     def _restore(self, entry: Entry) -> None:
-        before = dict(self.known.by_uid)
-        self.known.restore(entry)
-        for uid, known in before.items():
-            if uid not in self.known.by_uid:
-                self._on_change({"do": "gone", "uid": uid}, Change(before=known))
-        for known in list(self.known.by_name.values()):
-            self._on_change(known.as_entry(), Change(before.get(known.uid), known))
+        before = dict(self.registry.by_uid)
+        self.registry.restore(entry)
+        for uid, definition in before.items():
+            if uid not in self.registry.by_uid:
+                self._on_change({"do": "gone", "uid": uid}, Change(before=definition))
+        for definition in list(self.registry.by_name.values()):
+            self._on_change(definition.as_entry(), Change(before.get(definition.uid), definition))
 
     def _apply(self, entry: Entry) -> None:
-        change = self.known.apply(entry)
+        change = self.registry.apply(entry)
         if change.before is not None or change.after is not None:
             self._on_change(entry, change)
         proposed = self._proposed.pop(entry.get("key", ""), None)

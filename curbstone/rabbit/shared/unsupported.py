@@ -14,12 +14,12 @@ from curbstone.core.values import NOBODY, Done
 
 READING = "Reading by position needs the local engine: a queue on a cluster has no positions."
 STAGING = "Staged transactions need the local engine."
-LOOKING = "Peeking into a queue needs the local engine: on a cluster it would count as a delivery."
+PEEKING = "Peeking into a queue needs the local engine: on a cluster it would count as a delivery."
 KEYS = "Idempotency-Key needs the local engine: a cluster keeps no keys."
 NUMBERS = "Numbered producers need the local engine: a cluster keeps no numbers."
 ORDERING = "Ordering keys need the local engine: a cluster delivers messages of one key concurrently."
 UNDOING = "Undo needs the local engine: a cluster does not keep settled messages."
-TAKING_ONE = "Redriving one dead letter by its id needs the local engine: a cluster can only take the next one."
+REDRIVING_ONE = "Redriving one dead letter by its id needs the local engine: a cluster can only take the next one."
 FILTERS = (
     "A filter on the binding of a queue needs the local engine: a cluster copies all messages to an event to it."
     " A topic subscription that is not durable can have one."
