@@ -22,7 +22,7 @@ from curbstone.stomp.subscription import CLIENT, Subscription
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """What a NACK asks for: to requeue the message, maybe after a delay, or (`reject`) to dead-letter it."""
+    """A NACK's request: to requeue the message, maybe after a delay, or (`reject`) to dead-letter it."""
 
     delay_ms: int | None
     error: str
@@ -158,7 +158,7 @@ class Settler:
         return seqs
 
     def nack_of(self, head: Head, subscription: Subscription | None) -> Nack:
-        """Return what a NACK asks for; raise ProtocolError."""
+        """Return the request of a NACK; raise ProtocolError."""
         delay = header_values.delay_ms(head, self._connection.wall_ms)
         if delay is None and subscription is not None:
             delay = subscription.nack_delay_ms
@@ -224,7 +224,7 @@ class Settler:
 
 
 class _Settled:
-    """Sends RECEIPTs when what they confirm is on disk. An instance is the engine's callback."""
+    """Sends RECEIPTs after the commit. An instance is the engine's callback."""
 
     __slots__ = ("_bytes", "_connection", "_count", "_receipts")
 

@@ -8,10 +8,10 @@
 | `x-max-length-bytes:n` with `x-overflow:reject-publish` or `drop-head` | `cap`, and `overflow` |
 | `x-dead-letter-routing-key:queue` | `dead_letter` |
 
-They are applied only when the queue is created. If the queue exists, its options must already be those that the headers
-ask for: sending or subscribing does not change them. A SUBSCRIBE with `exclusive:true` is refused if the queue has a
-consumer; a later subscriber without that header is accepted. A connection's private queues are deleted with the
-connection in any case, so for them only `auto-delete` and `exclusive` are accepted.
+They are applied only when the queue is created. If the queue exists, its options must already match the headers:
+sending or subscribing does not change them. A SUBSCRIBE with `exclusive:true` is refused if the queue has a consumer; a
+later subscriber without that header is accepted. A connection's private queues are deleted with the connection in any
+case, so for them only `auto-delete` and `exclusive` are accepted.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def apply(connection: SessionState, head: Head, destination: Destination) -> Non
         if changes:
             connection.access.declare(name, changes, lambda error: _failed(connection, error))
         return
-    # Checked before the options: the exclusive subscriber may have created the queue with more options than this client
-    # asks for, and an error about those would mislead.
+    # Checked before the options: the exclusive subscriber may have created the queue with more options than this
+    # client's headers, and an error about those would mislead.
     is_exclusive = head.command == "SUBSCRIBE" and header_values.flag(head, "exclusive")
     if is_exclusive and queue.counts().consumers:
         raise ProtocolError(
@@ -82,7 +82,7 @@ def apply(connection: SessionState, head: Head, destination: Destination) -> Non
 
 
 def _options(head: Head) -> dict[str, object]:
-    """Return the options that the headers stand for; raise ProtocolError."""
+    """Return the options that the headers set; raise ProtocolError."""
     changes: dict[str, object] = {}
     if any([header_values.flag(head, name) for name in AUTO_DELETE]):
         changes["unused"] = 0

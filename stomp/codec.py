@@ -33,7 +33,7 @@ _END_CRLF = re.compile(rb"\n\r?\n|\0")
 _EOLS = re.compile(rb"\n*+(?:\r\n++)*+")  # (\r?\n)*, but with possessive quantifiers: no step for each LF of a flood
 _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
 VARIED = ("x-key", "JMSXGroupID", "x-unique", "x-replace", "correlation-id", "traceparent")
-"""Headers of a SEND that tell messages apart, and mean nothing to the rest of its head."""
+"""Headers of a SEND that differ in each message and do not affect the rest of its head."""
 # Only values that need no decoding in any version; a line with another value is parsed with the rest of the head.
 _VARIED = re.compile(rb"\n((?:%b):[!-\[\]-~][ -\[\]-~]*)(?=\n|\Z)" % "|".join(VARIED).encode())
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
@@ -42,7 +42,7 @@ PLAIN = bytes(c for c in range(0x20, 0x7F) if c != 0x5C)
 """Bytes that are never escaped in any version: printable ASCII without the backslash."""
 
 _HEADS_MAX = 2048
-"""How many heads are remembered: enough for one for each of the queues that a client sends to in turn."""
+"""How many heads are remembered: enough for one for each queue that a client sends to in turn."""
 _HEADS_BYTES_MAX = 256 * 1024
 """The bytes of all remembered heads together."""
 _HEAD_CACHED_BYTES_MAX = 1024
@@ -55,8 +55,8 @@ _LINE_CACHED_BYTES_MAX = 128
 class Head:
     """Command and headers of a frame. Frames with the same head share one instance.
 
-    `headers` has the first value of each name, decoded (§ Repeated Header Entries). `lines` has the line of each as it
-    came, without CR. `receipt` is in neither.
+    `headers` has the first value of each name, decoded (§ Repeated Header Entries). `lines` has the line of each as
+    received, without CR. `receipt` is in neither.
     """
 
     __slots__ = ("command", "common", "content_length", "headers", "lines", "plan", "varied")
@@ -78,7 +78,7 @@ class Head:
 
 
 Frame = tuple[Head, bytes | None, bytes]
-"""(head, receipt as it came or None, body). A plain tuple, because one is made for each frame."""
+"""(head, receipt as received or None, body). A plain tuple, because one is created for each frame."""
 
 ACK_BY_ID = Head("ACK", {}, {}, None)
 """The head of every 1.2 ACK that has only `id` and perhaps `receipt`. In its frames, the id takes the place of the
@@ -104,7 +104,7 @@ class FrameParser:
         self._lines: dict[bytes, tuple[str, str]] = {}
         self._end = _END_CRLF
         self._blank_is_lf = True
-        # The unfinished frame: its bytes, the least length it must reach, and how far it was searched.
+        # The unfinished frame: its bytes, its minimum length, and how far it was searched.
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._needed = 0
@@ -187,7 +187,7 @@ class FrameParser:
                 searched = 0
                 if pos == size:
                     break
-            # The fast path, for the usual frame. `_read_one` reads all others.
+            # The fast path, for the usual frame. `_read_one` handles all others.
             if fast and not searched:
                 end = data.find(b"\n\n", pos, pos + head_max)
                 if end > 0:
@@ -281,14 +281,14 @@ class FrameParser:
         return match.end()
 
     def _read_one(self, data: bytes, pos: int, searched: int, in_body: bool, frames: list[Frame]) -> int:
-        """Read the frame at `pos` by all the rules; return the position after it, or -1 if it is unfinished."""
+        """Read the frame at `pos`, in the general way; return the position after it, or -1 if it is unfinished."""
         limits = self._limits
         size = len(data)
         bound = pos + limits.header_bytes_max
         command = self._command(data, pos)
         if command is None:
             return -1
-        # After a wait for the rest of a body, the head is parsed once more; this costs little, because heads are short.
+        # After waiting for the rest of a body, the head is parsed once more; heads are short, so this costs little.
         match = self._end.search(data, pos if in_body else pos + max(0, searched - 2), bound)
         try:
             if isinstance(command, ProtocolError) and (match is not None or size >= bound or not self._version):
@@ -319,9 +319,9 @@ class FrameParser:
             raise
 
     def _command(self, data: bytes, pos: int) -> str | ProtocolError | None:
-        """Return the command at `pos`, or None if its line is unfinished, or an error if it is not a client's command.
+        """Return the command at `pos`, None if its line is unfinished, or an error if it is not a client's command.
 
-        Raise the error at once if no command is that long.
+        Raise the error if the line is already longer than any command.
         """
         stop = data.find(b"\n", pos, pos + COMMAND_BYTES_MAX + 2)
         line = data[pos : stop if stop >= 0 else pos + COMMAND_BYTES_MAX + 2]

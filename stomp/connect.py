@@ -61,7 +61,7 @@ def credentials_of(head: Head) -> Credentials:
 
 
 def expiry(access: AuthorizedBroker, wall_ms: int) -> tuple[str, ...]:
-    """Return the header lines that say when a login expires: the time, and in how many ms. none if it never does."""
+    """Return the header lines with the expiry of a login, as a time and as a duration in ms; none without expiry."""
     expires_ms = access.identity.expires_ms
     return (f"expires:{expires_ms}", f"x-expires-in:{max(expires_ms - wall_ms, 0)}") if expires_ms else ()
 

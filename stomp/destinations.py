@@ -1,4 +1,4 @@
-"""What a `destination` header means.
+"""Parses `destination` headers.
 
 | destination                                    | kind  | queue             |
 |------------------------------------------------|-------|-------------------|
@@ -43,7 +43,7 @@ TEMP_PREFIX = "/temp-queue/"
 
 
 class Kind(Enum):
-    """What a destination leads to."""
+    """The kind of a destination."""
 
     QUEUE = "queue"
     COUNT = "count"
@@ -60,7 +60,7 @@ class Destination:
     """The queue; for a TOPIC, the first part of the names of its subscriptions' private queues."""
     event: str = ""
     keuss: bool = False
-    """Whether the client wrote it as keuss does, /q/{project}/{queue}."""
+    """Whether the client used the form of keuss, /q/{project}/{queue}."""
     private: bool = False
     """Whether the queue is deleted when the connection ends."""
     project: str = ""
@@ -74,12 +74,12 @@ class Destination:
         return QUEUE if self.kind is Kind.QUEUE and not self.private else ANY
 
     def is_same(self, other: Destination) -> bool:
-        """Return whether both name the same queue or topic, whichever queue a subscription to the topic has."""
+        """Return whether both name the same queue or topic, regardless of a topic subscription's own queue."""
         return self.kind is other.kind and (self.event == other.event if self.event else self.queue == other.queue)
 
 
 def parse_destination(text: str, connection: str, single_queue: QueueName | None, home: str) -> Destination:
-    """Return what `text` means on the connection of that name; raise ProtocolError, which names the broken rule.
+    """Parse a destination on the connection of that name; raise ProtocolError, which names the broken rule.
 
     `home` is the project of queues that are named without a project.
     """

@@ -1,6 +1,6 @@
 """Durable subscriptions to a topic: a queue bound to the topic, which collects messages while its subscriber is away.
 
-There are three ways to ask for one, taken from three brokers. Each names a queue in the client's home project:
+A client can request one in three ways, taken from three brokers. Each names a queue in the client's home project:
 
 | headers of SUBSCRIBE | queue |
 |---|---|
@@ -8,9 +8,9 @@ There are three ways to ask for one, taken from three brokers. Each names a queu
 | `activemq.subscriptionName:N`, `durable-subscription-name:N` and their misspellings | `{client-id}.N` |
 | `durable:true` or `persistent:true`, with `id:N` | `{client-id}.N`; without a client-id `N:{topic}` |
 
-The client-id comes from CONNECT; without one the queue of the second way is `N`. Many clients number their
-subscriptions in the same way, so that an id alone identifies none of them. Then the topic is part of the name, as in
-RabbitMQ. Clients that subscribe under the same name share the queue.
+The client-id is that of CONNECT; without one the queue of the second way is `N`. Many clients number their
+subscriptions in the same way, so without a client-id the topic is part of the name, as in RabbitMQ. Clients that
+subscribe under the same name share the queue.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HEADERS = frozenset((QUEUE, *NAMES, *FLAGS))
 _NAME_CHARS_MAX = 200
 _HASH_CHARS = 16
 _PLAIN_EVENT = re.compile(r"[A-Za-z0-9._-]+")
-"""Events that can be part of a queue's name. A colon is left out, so that what follows the last one is the event."""
+"""Events that can be part of a queue's name. They have no colon, so that the event is the part after the last colon."""
 
 
 def is_wanted(head: Head) -> bool:
@@ -49,12 +49,12 @@ def is_wanted(head: Head) -> bool:
 
 
 def is_named(head: Head) -> bool:
-    """Return whether a header names the durable subscription; otherwise its id does."""
+    """Return whether a header names the durable subscription, and not only its id."""
     return _naming_header(head) != "id"
 
 
 def queue_of(head: Head, destination: Destination, client_id: str, home: str) -> QueueName | None:
-    """Return the queue of the durable subscription that a SUBSCRIBE asks for, or None if it asks for none."""
+    """Return the queue of the durable subscription that a SUBSCRIBE requests, or None."""
     if destination.kind is not Kind.TOPIC:
         if head.headers.get(QUEUE):
             raise ProtocolError(f"{QUEUE} is for topics; the destination names the queue", head.lines[QUEUE])
@@ -79,7 +79,7 @@ def name_of(head: Head, event: str, client_id: str, home: str) -> QueueName:
 
 
 def earlier_name(head: Head, client_id: str, home: str) -> QueueName | None:
-    """Return the queue's name in versions in which the topic was no part of it; None if it was the same."""
+    """Return the queue's name in versions whose names did not contain the topic; None if it is the same."""
     if client_id or is_named(head):
         return None
     try:

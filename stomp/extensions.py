@@ -1,4 +1,4 @@
-"""Extensions that a client asks for with `x-features` on CONNECT, and RECEIPTs that refuse.
+"""Extensions that a client requests with `x-features` on CONNECT, and RECEIPTs that refuse.
 
 - `refusals`: a frame that fails is answered by a RECEIPT with the reason, and the connection stays open.
 - `ids`: the RECEIPT of a SEND contains the message's id.
@@ -65,7 +65,7 @@ def line(agreed: frozenset[str]) -> str:
 
 
 def known(text: str) -> frozenset[str]:
-    """Return those extensions in the `x-features` of a CONNECT that the server has."""
+    """Return the extensions in the `x-features` of a CONNECT that the server supports."""
     return frozenset(part.strip() for part in text.split(",")).intersection(EXTENSIONS)
 
 
@@ -108,7 +108,7 @@ def repeats(receipts: Iterable[bytes]) -> bytes:
 def duplicate(receipt: bytes, uid: str, seq: int) -> bytes:
     """Return the RECEIPT of a SEND that was not stored, because the message with this seq has its unique name.
 
-    The id is that message's; it is there if `uid` is.
+    With `uid`, it has the id of that message.
     """
     msg_id = f"x-msg-id:{uid}-{seq}\n".encode() if uid else b""
     return b"RECEIPT\nreceipt-id:%b\n%bx-duplicate:true\n\n\0\n" % (receipt, msg_id)

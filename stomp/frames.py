@@ -1,6 +1,6 @@
 """Encodes the frames that a server sends.
 
-Each frame ends with one LF after its NUL, as those of other brokers do; clients expect it.
+Each frame ends with an LF after its NUL, as in other brokers; clients expect it.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ def escape(text: str, version: str) -> str:
 def encode_block(block: bytes, version: str) -> bytes:
     """Return the header lines of a stored block for a session of that version.
 
-    The block is encoded as in 1.2, so for 1.2 it is used as it is, except for the gateway's own line. A block without a
-    backslash reads the same in every version. Otherwise the block is encoded again: 1.1 has no `\\r`, and 1.0 has no
-    escapes at all. For 1.0, a header whose name would need an escape is left out, because it would be read as another
-    header.
+    The block is encoded as in 1.2, so for 1.2 it is used unchanged, except for the gateway's own line. A block without
+    a backslash is the same in every version. Otherwise the block is encoded again: 1.1 has no `\\r`, and 1.0 has no
+    escapes at all. For 1.0, a header whose name would need an escape is left out, because clients would read it as
+    another header.
     """
     if CHARSET_MARK in block:
         block = _CHARSET_LINE.sub(b"", block)

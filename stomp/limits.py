@@ -23,14 +23,13 @@ class Limits:
     """The body of one frame: the server's --max-message-size."""
 
     connect_body_bytes_max: int = 1024
-    """The body of a frame before CONNECT is answered. No such frame needs one, so it must not be able to fill the
-    memory."""
+    """The body of a frame before CONNECT is answered. Such frames need no body, so none may fill the memory."""
 
     connect_ms: int = 10_000
     """The time from connecting to the complete CONNECT frame."""
     frame_ms: int = 30_000
-    """The time from the first byte of a frame to its last. A large frame has longer, as long as each such period brings
-    bytes at `frame_bytes_per_s`."""
+    """The time from the first byte of a frame to its last. A large frame may take longer while it arrives at
+    `frame_bytes_per_s`."""
     frame_bytes_per_s: int = 1024
     heart_beat_ms_min: int = 100
     """The shortest interval of the server's heart-beats, whatever the client asks for."""
@@ -39,13 +38,13 @@ class Limits:
 
     subscriptions_max: int = 1_000
     window: int = 1_000
-    """The window of a subscription that asks for none."""
+    """The window of a subscription that sets none."""
     window_max: int = 1_000_000
     parallel_max: int = 1_000
 
     private_cap_min: int = 64 * 1024 * 1024
-    """The least cap of a private queue: a topic subscriber's or a temporary one. Once it is full, its subscriber is too
-    slow."""
+    """The least cap of a private queue, that is, of a topic subscriber's or a temporary one. A subscriber with a full
+    private queue counts as too slow."""
 
     private_max: int = 1_000
     """Private queues: temporary ones and topic subscribers', whether they are subscribed to or sent to."""

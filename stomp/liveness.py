@@ -6,12 +6,12 @@ from curbstone.net.receive_deadline import ReceiveDeadline
 from curbstone.stomp.limits import Limits
 
 TOLERANCE = 2
-"""A client is taken for dead when this many of its heart-beat intervals, and `GRACE_MS`, have passed in silence."""
+"""A client counts as dead after this many of its heart-beat intervals, plus `GRACE_MS`, without input."""
 GRACE_MS = 1_000
 
 
 class Liveness:
-    """Decides when to send a heart-beat, and when the client is taken for dead.
+    """Decides when to send a heart-beat, and when the client counts as dead.
 
     Any byte is a sign of life, but a byte alone is not progress of a frame.
     """
@@ -67,7 +67,7 @@ class Liveness:
             return f"no complete frame within {limits.frame_ms} ms"
         silent = now_ms - self._heard_ms
         if self._client_beats_ms and silent > self._client_beats_ms * TOLERANCE + GRACE_MS:
-            return f"no heart-beat for {silent} ms, {self._client_beats_ms} ms were agreed"
+            return f"no heart-beat for {silent} ms; {self._client_beats_ms} ms were agreed"
         return ""
 
     def beat(self) -> bool:

@@ -1,4 +1,4 @@
-"""SENDs of numbered producers: reads the number of each message, so that the engine can recognize repeats.
+"""SENDs of numbered producers: reads the number of each message, by which the engine recognizes repeats.
 
 `x-producer` names the producer. The message's number is `x-seq`, or else the last part of the receipt, after a dot:
 this way, all SENDs of a client have the same head except for the receipt. If an application's own numbers have gaps,

@@ -1,7 +1,7 @@
-"""SEND: makes messages of frames, and collects them, so that each read publishes once to each queue.
+"""SEND: converts frames to messages, and collects them, so that each read publishes once to each queue.
 
-Clients send the same head again and again. So the meaning of a head is kept as a `SendPlan`, which the parser returns
-with each frame that has this head.
+Clients repeat the same head. So the interpreted head is kept as a `SendPlan`, which the parser returns with each frame
+that has this head.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _ORDERS = (
     | HEADERS
     | arguments.OF_SEND
 )
-"""Headers of a SEND that say what to do with the message, or that are refused. Most SENDs have none of them."""
+"""Headers of a SEND that are instructions, or are refused. Most SENDs have none of them."""
 
 _ONCE = ("x-next-t", "expires", KEY, batches.BATCH_TO)
 """Headers whose value differs in each frame: a point in time, a key, or a queue for which a right is needed. The plan
@@ -80,7 +80,7 @@ _DESTINATIONS_MAX = 2048
 
 
 class SendPlan:
-    """The meaning of a SEND's head."""
+    """The interpreted head of a SEND."""
 
     __slots__ = ("block", "key", "numbers", "orders", "target", "transaction")
 
@@ -111,7 +111,7 @@ class Publisher:
         """The targets that have collected messages."""
         self._producing: ProducerClaims | None = None
         self.has_numbers = False
-        """Whether this connection has sent anything as a numbered producer."""
+        """Whether this connection has sent a message as a numbered producer."""
 
     def plan(self, head: Head) -> tuple[SendPlan, bool]:
         """Return the plan for a SEND's head, and whether later frames with it can use it too; raise ProtocolError."""
@@ -302,7 +302,7 @@ class Publisher:
             if name not in not_stored and not name.lower().startswith(_DEAD_PREFIX)
         }
         if temporary:
-            # The reply is sent over another connection, which the stored address allows to send to this queue only.
+            # The stored address allows the replying connection to send to this queue only.
             named = self._connection.destination(reply_to)
             if named.private:
                 self._connection.on_reply_to(reply_to, named.queue)
@@ -333,9 +333,9 @@ class _Run:
         self._uid = ""
         self._done = 0
         self._prepared = b""
-        """The RECEIPTs, if they were encoded while the messages were written."""
+        """The RECEIPTs, if `prepare` has encoded them."""
         self._is_sent = False
-        # Headers and receipts count too: they are held in memory as well, and may be larger than the bodies.
+        # Headers and receipts count too: they also use memory, and may be larger than the bodies.
         size = 0
         for message, receipt in zip(messages, receipts, strict=True):
             size += len(message.body) + len(message.headers)
@@ -379,7 +379,7 @@ class _Run:
             self._is_sent = self._connection.send_at_once(self._prepared)
 
     def _encode(self, receipts: list[bytes | None], first_seq: int, first: int) -> bytes:
-        """Return the RECEIPTs of messages that are on disk, from a place on, as far as they were asked for."""
+        """Return the requested RECEIPTs of messages that are on disk, from the place `first` on."""
         asked = [receipt for receipt in receipts if receipt is not None]
         if not asked:
             return b""
@@ -390,7 +390,7 @@ class _Run:
         return extensions.receipts_with_ids(receipts, self._uid, first_seq) if self._uid else frames.receipts(asked)
 
     def _published(self, error: CurbstoneError | None, first_seq: int, count: int) -> None:
-        """The next `count` messages are on disk, or were refused."""
+        """Act on the outcome of the next `count` messages."""
         connection = self._connection
         first = self._done
         self._done += count

@@ -44,7 +44,7 @@ class StompServer(TcpServer):
     ) -> None:
         """`turns` and `acceptor` are shared by the whole process; without them the server has its own.
 
-        `name` is what CONNECTED calls it: its name, a slash, its version. `greeting` are more lines of it.
+        `name` is the server header of CONNECTED: name, slash, version. `greeting` are more of its header lines.
         """
         self.limits = limits or Limits()
         super().__init__(turns or Turns(host), acceptor)
@@ -71,7 +71,7 @@ class StompServer(TcpServer):
 
 
 class _Client(Connection[Session]):
-    """One connection. A client that breaks a rule gets an ERROR, and so do all clients when the server stops."""
+    """One connection. A client that breaks a rule gets an ERROR, as do all clients when the server stops."""
 
     def __init__(self, server: StompServer, peer: Peer, slot: Slot) -> None:
         super().__init__(server, peer, slot, server.limits.output_bytes_max)

@@ -3,8 +3,8 @@
 The owner of the socket, which is a TCP connection or a WebSocket, does four things:
 
 - It calls `receive` with each read and the time.
-- The session calls `changed` with the number of bytes that its output has grown by. Then the owner sends what
-  `take_output` returns, at once or soon.
+- The session calls `changed` with the number of bytes that its output has grown by. Then the owner sends the result of
+  `take_output`, now or soon.
 - It calls `tick` at the time that the last `tick` returned.
 - It closes the socket when `closing` is true and all output is sent.
 
@@ -68,8 +68,8 @@ class Session:
     ) -> None:
         """`access` is that of a login in a WebSocket's handshake; or it is anonymous, and CONNECT has to log in.
 
-        `server` is what CONNECTED calls the server: its name, a slash, its version. `greeting` are more lines of it.
-        `sniffs`: whether to recognize HTTP or TLS in the first bytes, and refuse it as such.
+        `server` is the server header of CONNECTED: name, slash, version. `greeting` are more of its header lines.
+        `sniffs`: whether to recognize HTTP or TLS in the first bytes, and refuse them as such.
         `send_at_once`: see `SessionState.send_at_once`.
         """
         self._authenticator = authenticator
@@ -144,7 +144,7 @@ class Session:
         return self._connection.failed_by_rule
 
     def take_output(self) -> list[bytes]:
-        """Return the output, in order, and forget it."""
+        """Return the output, in order, and clear it."""
         output = self._connection.take_output()
         if output:
             self._liveness.sent = True
@@ -209,7 +209,7 @@ class Session:
         self._subscriptions.resume()
 
     def shut_down(self, reason: str) -> None:
-        """End with an ERROR that gives the reason, unless the session is ending; waits for the commits under way."""
+        """End with an ERROR that gives the reason, unless the session is ending; waits for pending commits."""
         if not self._connection.ending:
             self._connection.fail(Unavailable(reason))
 
@@ -218,7 +218,7 @@ class Session:
         self._connection.fail(error)
 
     def end_input(self) -> None:
-        """The client closed its half without a DISCONNECT: end once its receipts are sent."""
+        """End once all receipts are sent: the client closed its half without a DISCONNECT."""
         self._is_input_over = True
         if not self._kept:
             self._connection.finish(b"")
@@ -235,7 +235,7 @@ class Session:
         connection.reads_on()
 
     def lose(self) -> None:
-        """The socket is gone: return the deliveries, and drop the open transactions. Messages that were sent stay."""
+        """Requeue the deliveries and drop the open transactions: the socket is gone. Messages that were sent stay."""
         connection = self._connection
         connection.lost = True
         if not connection.ending:
@@ -271,7 +271,7 @@ class Session:
             connection.fail(error)
 
     def _carry_out(self, received: list[Frame]) -> None:
-        """Carry out frames in order. SEND and ACK, which nearly all frames are, are dealt with here."""
+        """Carry out frames in order. SEND and ACK, which are nearly all frames, are handled here."""
         connection = self._connection
         publisher = self._publisher
         settler = self._settler
@@ -358,7 +358,7 @@ class Session:
         has_returned = True
 
     def _admitted(self, answer: AuthorizedBroker | CurbstoneError) -> None:
-        """Answer the CONNECT: its login was accepted or refused."""
+        """Answer the CONNECT according to the result of its login."""
         connection = self._connection
         agreement, self._agreement = self._agreement, None
         if connection.ending or agreement is None:

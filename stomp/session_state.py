@@ -33,8 +33,8 @@ class SessionState:
 
     open ──fail, finish──▶ ending ──everything handed to the engine is done──▶ closing
 
-    While the connection is ending, nothing more is read or delivered. Its last frame waits for the pending commits, so
-    that their RECEIPTs are sent first. When it is closing, the output is complete.
+    While the connection is ending, nothing more is read or delivered. Its last frame waits for pending commits, so that
+    their RECEIPTs are sent first. When it is closing, the output is complete.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SessionState:
         self.single_queue = single_queue
         self.version = ""
         self.extensions: frozenset[str] = frozenset()
-        """The extensions that CONNECT asked for."""
+        """The extensions that CONNECT requested."""
         self.handle = ""
         """The first part of its ackIds, see `access.ack_ids`. Set at the login."""
         self.caller = caller
@@ -85,7 +85,7 @@ class SessionState:
         """Called with a destination and its temporary queue when a message names it as `reply-to`."""
         self._changed = changed
         self.send_at_once: Callable[[bytes], bool] = _refuse_to_send
-        """Sends output now and not at the end of the turn; returns False if it has to wait for what is before it."""
+        """Sends output now and not at the end of the turn; returns False if earlier output still waits."""
         self._last = b""
         self.unconfirmed = InFlight(limits.unconfirmed_max, limits.unconfirmed_bytes_max)
         self.throttle = throttle
@@ -102,13 +102,13 @@ class SessionState:
 
     def write(self, data: bytes) -> None:
         """Add these bytes to the output. The output of one turn is sent together, unless it becomes too much."""
-        if self.closing:  # the connection closed without waiting for the disk any longer
+        if self.closing:  # the connection has stopped waiting for the disk
             return
         self._output.append(data)
         self._changed(len(data))
 
     def take_output(self) -> list[bytes]:
-        """Return the output, in order, and forget it."""
+        """Return the output, in order, and clear it."""
         output, self._output = self._output, []
         return output
 
@@ -117,7 +117,7 @@ class SessionState:
         self._changed(0)
 
     def receipt(self, receipt: bytes | None) -> None:
-        """Send the RECEIPT, if one was asked for."""
+        """Send the RECEIPT, if the frame requested one."""
         if receipt is not None:
             self.write(frames.receipt(receipt))
 
@@ -134,7 +134,7 @@ class SessionState:
             meter.count(count, size)
 
     def started(self, count: int, size: int = 0) -> None:
-        """Count frames that were handed to the engine. The connection does not end before they are on disk."""
+        """Count frames handed to the engine. The connection does not end before they are on disk."""
         self.unconfirmed.add(count, size)
 
     def confirmed(self, count: int, size: int = 0) -> None:
@@ -145,7 +145,7 @@ class SessionState:
             self.close()
 
     def refuse(self, error: CurbstoneError | NotUnsettled, receipts: Sequence[bytes | None]) -> None:
-        """Answer these frames with refusals, or end the connection if the client has not asked for refusals."""
+        """Answer these frames with refusals, or end the connection if the client does not support refusals."""
         if self.lost:
             return
         if self.can_refuse(receipts):
@@ -155,11 +155,11 @@ class SessionState:
             self.fail(error, receipts[0] if receipts else None)
 
     def can_refuse(self, receipts: Sequence[bytes | None]) -> bool:
-        """Return whether the client asked for refusals, and each of these frames has a receipt."""
+        """Return whether the client supports refusals, and each of these frames has a receipt."""
         return extensions.REFUSALS in self.extensions and bool(receipts) and None not in receipts
 
     def fail(self, error: ProtocolError | CurbstoneError, receipt: bytes | None = None) -> None:
-        """End with an ERROR; only the first one counts. It replaces the RECEIPT of a DISCONNECT that still waits."""
+        """End with an ERROR; only the first one counts. It replaces the pending RECEIPT of a DISCONNECT."""
         if self.closing or self.failure:
             return
         self.failure = str(error)
@@ -180,14 +180,14 @@ class SessionState:
             self.finish(frame)
 
     def reject_protocol(self, failure: str, error: ProtocolError, last: bytes) -> None:
-        """End at once with these bytes: the client speaks another protocol."""
+        """End now with these bytes: the client speaks another protocol."""
         self.failure = failure
         self.traffic.refuse(error)
         self.finish(last)
         self.close()
 
     def finish(self, last: bytes) -> None:
-        """End with this frame, once everything handed to the engine is done."""
+        """End with this frame, once all frames handed to the engine are done."""
         if self.ending:
             return
         self.ending = True
@@ -199,7 +199,7 @@ class SessionState:
             self._changed(0)
 
     def close(self) -> None:
-        """Send the last frame now and end. The RECEIPT of a DISCONNECT is sent only if all before it is on disk."""
+        """Send the last frame now and end. The RECEIPT of a DISCONNECT is sent only if all earlier ones are on disk."""
         if self.closing:
             return
         self.ending = self.closing = True

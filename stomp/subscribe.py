@@ -43,16 +43,16 @@ class Subscriptions:
         self._connection = connection
         self._named: dict[str, Subscription | CountSubscription] = {}
         self._waiting: dict[QueueName, Subscription] = {}
-        """Subscriptions to temporary queues that were made for a `reply-to`."""
+        """Subscriptions to temporary queues that were created for a `reply-to`."""
         self._next_index = 1
         self.by_handle: dict[bytes, Subscription] = {}
-        """All subscriptions with deliveries to settle, including those unsubscribed meanwhile, oldest first."""
+        """All subscriptions with deliveries to settle, including unsubscribed ones, oldest first."""
 
     def subscribe(self, head: Head, receipt: bytes | None) -> None:
         """Carry out a SUBSCRIBE, and send its RECEIPT; raise ProtocolError or an error of the engine.
 
-        The RECEIPT is sent once the subscription gets every message that is sent from then on; for a durable
-        subscription, when its queue's binding is on disk.
+        The RECEIPT is sent once the subscription gets all later messages; for a durable subscription, when its queue's
+        binding is on disk.
         """
         connection = self._connection
         text = header_values.required(head, "destination")
@@ -128,7 +128,7 @@ class Subscriptions:
     def _answering(
         self, receipt: bytes | None, held: Subscription | None = None
     ) -> Callable[[CurbstoneError | bool | None], None]:
-        """Return a callback that sends a frame's RECEIPT and resumes `held`. The connection does not end before it."""
+        """Return a callback that sends a frame's RECEIPT and resumes `held`. The connection waits for it to end."""
         connection = self._connection
         connection.started(1)
 
@@ -163,7 +163,7 @@ class Subscriptions:
         self._waiting[queue] = subscription
 
     def _end_waiting(self, queue: QueueName) -> None:
-        """End the subscription made for a `reply-to`: the client subscribes to the temporary queue now."""
+        """End the subscription created for a `reply-to`: the client now subscribes to the temporary queue."""
         waiting = self._waiting.pop(queue, None)
         if waiting is not None:
             waiting.active = False
@@ -272,7 +272,7 @@ class Subscriptions:
         if subscription.drained:
             self.by_handle.pop(subscription.handle.encode(), None)
             subscription.consumer.close()
-            # In the other modes acks may not be on disk yet, so the queue is deleted when the connection ends.
+            # In the other modes acks may not be on disk yet, so the queue is deleted with the connection.
             destination = subscription.destination
             if destination.kind is Kind.TOPIC and destination.private and subscription.mode == AUTO:
                 self._connection.private.discard(subscription.queue.name)
@@ -292,7 +292,7 @@ class Subscriptions:
                 named.changed()
 
     def close(self) -> None:
-        """End all subscriptions; unsettled deliveries return to their queues."""
+        """End all subscriptions; unsettled deliveries are requeued."""
         subscriptions, self.by_handle = self.by_handle, {}
         named, self._named = self._named, {}
         for count in named.values():
@@ -398,7 +398,7 @@ class Subscriptions:
             self._connection.fail(error)
 
     def _lost(self, is_private: bool, error: CurbstoneError) -> None:
-        """The queue of a subscription was deleted, or the engine stopped."""
+        """End the connection: the queue of a subscription was deleted, or the engine stopped."""
         connection = self._connection
         if not connection.lost:
             connection.fail(temp_queues.subscriber_error(error, connection) if is_private else error)

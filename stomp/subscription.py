@@ -1,4 +1,4 @@
-"""What a SUBSCRIBE creates: a consumer, whose deliveries become MESSAGE frames, or a count of messages."""
+"""A subscription: a consumer, whose deliveries become MESSAGE frames, or a count of messages."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ KEUSS_NACK_DELAY_MS = 5_000
 
 @lru_cache(maxsize=64)
 def text_of(second: int) -> str:
-    """Return a second since the epoch in ISO 8601. Cached, because in a fan-out all subscriptions need the same one."""
+    """Return a second since the epoch in ISO 8601. Cached, because all subscriptions of a fan-out need the same one."""
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 class Subscription:
     """A consumer of one queue on one connection.
 
-    The `ack` header of a delivery is `<handle>.<seq>.<tries>`. The handle is made of the connection's handle and the
+    The `ack` header of a delivery is `<handle>.<seq>.<tries>`. The handle combines the connection's handle and the
     subscription's index in it, which is never reused. So the header names one delivery without a table.
     """
 
@@ -52,7 +52,7 @@ class Subscription:
         self.queue: Queue
         self._handouts: DeliveryCounter
         self.active = True
-        """False after UNSUBSCRIBE. Deliveries that are unsettled then can still be settled."""
+        """False after UNSUBSCRIBE. Its unsettled deliveries can still be settled."""
         # Of the current read: the seqs that it settles, in order; its receipts; how far a cumulative ACK has walked.
         self.settling: dict[int, None] = {}
         self.receipts: list[bytes] = []
@@ -104,7 +104,7 @@ class Subscription:
 
 
 class CountSubscription:
-    """`…/count`: sends the number of messages in a queue (ready, unsettled and delayed), at once and after each change.
+    """`…/count`: sends the number of messages in a queue (ready, unsettled and delayed), now and after each change.
 
     These MESSAGEs are not stored and need no ACK. While the socket is full none is sent; afterwards the latest count.
     """

@@ -30,10 +30,10 @@ class Target:
 
 
 class Targets:
-    """The targets of a connection: one for each queue, by whichever of its names it is sent to.
+    """The targets of a connection: one for each queue, whatever name of the queue the client uses.
 
-    With two targets for a queue, the order of its messages would be lost. Plans refer to their targets, so a target is
-    freed once the parser has dropped all heads that refer to it.
+    Two targets for a queue would not keep the order of its messages. Plans refer to their targets, so a target is freed
+    once the parser has dropped all heads that refer to it.
     """
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 A slow subscriber must neither block publishers nor fill the disk. So a private queue has a cap, and the first message
 that does not fit ends the queue (`Broker.left_out`): its subscriber gets an ERROR and its connection is closed. The
-publisher does not notice.
+publisher gets no error.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ def _never(now_ms: int) -> int:
 class TickTimer:
     """Calls `tick(now)`, which returns the engine time at which to call it again.
 
-    If the timer itself fires late, the process was stopped or busy, and input of the client may wait unread. Then the
-    timer waits once more for a moment, so that `tick` does not take the client for silent.
+    If the timer itself fires late, the process was stopped or busy, and input of the client may be unread. Then the
+    timer waits a moment longer, so that `tick` does not consider the client silent.
     """
 
     def __init__(self, host: Host, tick: Callable[[int], int]) -> None:

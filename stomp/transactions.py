@@ -42,11 +42,10 @@ class _Open:
         self.error: CurbstoneError | NotUnsettled | None = None
         """Why one of its frames was refused, kept until COMMIT reports it."""
         self.settled: set[tuple[int, int, int]] = set()
-        """(subscription index, seq, tries) of the deliveries it settles. Tries are part of it because a message that
-        was delivered again is another delivery."""
+        """(subscription index, seq, tries) of the deliveries it settles. Tries distinguish a repeated delivery."""
         self.touched: dict[int, Subscription] = {}
         self.replies: list[tuple[QueueName, Message]] = []
-        """Messages to other clients' temporary queues, sent once the rest is on disk, because they can't be undone."""
+        """Messages to other clients' temporary queues, sent after the rest is on disk, because they can't be undone."""
         self.frames = 0
         self.bytes = 0
         self.published = 0
@@ -158,7 +157,7 @@ class Transactions:
         self._end(head)
 
     def close(self) -> None:
-        """Abort all transactions: the connection ends."""
+        """Abort all transactions."""
         self._open.clear()
         self.bytes = 0
 
@@ -188,7 +187,7 @@ class Transactions:
 
     @contextmanager
     def _refusals_of(self, transaction: _Open) -> Iterator[None]:
-        """Keep a frame's refusal for COMMIT if the client supports refusals; else let it end the connection."""
+        """Keep a frame's refusal for COMMIT if the client supports refusals; else the refusal ends the connection."""
         try:
             yield
         except (CurbstoneError, NotUnsettled) as error:
@@ -197,7 +196,7 @@ class Transactions:
             transaction.error = transaction.error or error
 
     def _covered(self, head: Head, transaction: _Open) -> tuple[Subscription, list[int]]:
-        """Return the deliveries that an ACK or NACK settles, without those that the transaction settles already."""
+        """Return the deliveries that an ACK or NACK settles, without those that the transaction already settles."""
         subscription, seq = self._settler.find_own(head)
         settled = transaction.settled
         if _delivery(subscription, seq) in settled:

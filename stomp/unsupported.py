@@ -1,8 +1,8 @@
-"""What other brokers understand and this server does not: each gets an ERROR that names the nearest alternative.
+"""Headers and destinations of other brokers that are refused here, with an ERROR that names the nearest alternative.
 
-If such a header were ignored, the client would fail silently: a message would be lost, arrive too early, or stay for
-ever. A header that asks for what is true anyway (`persistent:true` on a SEND) is accepted. tools/ops/docs_tables.py
-writes the tables of docs/stomp.md from those here.
+If such a header were ignored, the client would fail silently: a message would be lost, arrive too early, or stay
+forever. A header that changes nothing here (`persistent:true` on a SEND) is accepted. tools/ops/docs_tables.py writes
+the tables of docs/stomp.md from these.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """STOMP over WebSocket: the same sessions as over TCP, with messages in place of a byte stream.
 
-The listener of the gateway owns the socket, and encodes and decodes WebSocket frames. `curbstone/serve.py` passes it
-the `StompSockets`.
+The gateway owns the socket, and encodes and decodes WebSocket frames. `curbstone/serve.py` passes it the
+`StompSockets`.
 
 Input is one stream: a STOMP frame may be spread over several messages, and a message may hold several frames. Output
 has one STOMP frame (or heart-beat) in each message, which every client can read. Messages are text or binary, like the
-client's first one. But a frame that is not UTF-8 is always sent as a binary message.
+client's first one, but a frame that is not UTF-8 is always a binary message.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class StompSockets:
         name: str = "curbstone",
         greeting: tuple[str, ...] = (),
     ) -> None:
-        """`name` is what CONNECTED calls it: its name, a slash, its version. `greeting` are more lines of it."""
+        """`name` is the server header of CONNECTED: name, slash, version. `greeting` are more of its header lines."""
         self.authenticator = authenticator
         self.host = host
         self.text = text
@@ -103,7 +103,7 @@ class StompSockets:
     def open(self, request: Request) -> StompSocket:
         """Return the session for a request; raise BadRequest if it offers subprotocols but none of STOMP's.
 
-        Other subprotocols beside one of STOMP's are ignored, and never echoed, because some carry a token.
+        Other subprotocols beside one of STOMP's are ignored, and never echoed, because some contain a token.
         """
         offered = {name.strip() for name in request.header(b"sec-websocket-protocol").decode("latin-1").split(",")}
         chosen = next((name for name in SUBPROTOCOLS if name in offered), None)
@@ -208,7 +208,7 @@ class StompSocket:
             self._session.reading(on, self._host.now_ms())
 
     def stop(self) -> None:
-        """The server stops: wait for pending commits, then send an ERROR."""
+        """Wait for pending commits, then send an ERROR: the server is stopping."""
         self._close_code = self._close_code or GOING_AWAY
         self._session.shut_down("the server is shutting down")
 
@@ -246,7 +246,7 @@ class StompSocket:
         return b"".join([text(frame) if _is_utf8(frame) else binary(frame) for frame in frames.split(data)])
 
     def _part(self) -> None:
-        """Close after the last frame. The close code says what kind of failure the ERROR described."""
+        """Close after the last frame. The close code corresponds to the failure in the ERROR."""
         failure = self._session.failure
         code = self._close_code or self._session.failed_by_rule and PROTOCOL_ERROR or POLICY_VIOLATION
         if not failure:

@@ -157,7 +157,7 @@ class Actions:
         return True
 
     def _work(self, name: QueueName, events: frozenset[str]) -> None:
-        """Count the cost of changed bindings, which are stored as a whole and sent to all consumers."""
+        """Count the cost of changed bindings: the whole set is stored, and sent to all consumers."""
         self._session.work_us += 100 + len(events) * (1 + len(self._registry.consumers_of(name)) // 10)
 
     def _bindings(self, options: Consume | arguments.Rebind) -> frozenset[str]:
@@ -248,7 +248,7 @@ class Actions:
         self._registry.remove(consumer)
 
     def _lost(self, consumer: QueueConsumer, error: CurbstoneError) -> None:
-        """The queue of a consumer was deleted, or the engine stopped. The consumer stays, but gets nothing."""
+        """Note that a consumer's queue was deleted, or the engine stopped. The consumer stays, but gets nothing."""
         if isinstance(error, NoSuchQueue):
             self._registry.deleted(consumer)
 

@@ -31,11 +31,11 @@ _OF_PUBLISH = {
 
 
 class Unused(NamedTuple):
-    """The option that a queue is deleted when it has had no consumer for some time."""
+    """The option to delete a queue after some time without a consumer."""
 
     seconds: float
     text: str
-    """The option as it is written in an --update."""
+    """The option in the form of an --update."""
 
     @classmethod
     def after(cls, seconds: float) -> Unused:
@@ -53,7 +53,7 @@ class Binding:
     add: frozenset[str] = frozenset()
 
     def apply(self, events: frozenset[str]) -> frozenset[str]:
-        """Return the events bound afterwards; raise RequestError if that would take too long."""
+        """Return the events bound afterwards; raise RequestError if computing them would take too long."""
         kept = (events if self.replace is None else self.replace) - self.remove
         if self.masks:
             masks = EventPatterns(self.masks)
@@ -107,7 +107,7 @@ def event_of(word: str) -> str:
 
 
 def parse_publish(rest: bytes) -> tuple[dict[str, str], bytes]:
-    """Return the headers that the options of `publish` set, and the arguments behind them; raise RequestError."""
+    """Return the headers that the options of `publish` set, and the arguments after them; raise RequestError."""
     found: dict[str, str] = {}
     while rest.startswith(b"--"):
         word, _, behind = rest.partition(b" ")

@@ -35,7 +35,7 @@ class QueueConsumer:
         self.id = consumer_id
         self.queue_name = queue_name
         self.options = options
-        """Its options as they are written in an --update."""
+        """Its options in the form of an --update."""
         self.manual_ack = manual_ack
         self.owner = owner
         self._traffic = traffic
@@ -71,7 +71,7 @@ class QueueConsumer:
         found: list[int] = []
         while seqs and not found:
             seq = seqs.pop(0)
-            if seq in unsettled:  # otherwise it was settled by its
+            if seq in unsettled:  # otherwise it was settled by `take_all`
                 found.append(seq)
         if not seqs:
             self._seqs.pop(msg_id, None)

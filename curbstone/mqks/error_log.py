@@ -1,8 +1,8 @@
 """Logs errors under the ids in their answers.
 
-A producer at a queue's cap can get thousands of errors a second, which must not flood the log. So an error that occurs
-again within ten seconds gets the id of the first one, and the number of repeats is logged afterwards. An error of the
-engine counts as the same for all clients, a client's own mistake only for those of its address.
+A producer at a queue's cap can get thousands of errors a second, which must not flood the log. So an error that repeats
+within ten seconds gets the id of the first one, and the number of repeats is logged afterwards. Errors of the engine
+count as repeats across all clients, a client's own mistakes only within its address.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ErrorLog:
     def report(self, peer: str, source: str, text: str, *, is_mistake: bool) -> bytes:
         """Log an error, unless it was logged just now; return its id.
 
-        `is_mistake`: it is the client's own mistake. Those are counted by `source`, which stands for the address.
+        `is_mistake`: it is the client's own mistake. Mistakes are counted by `source`, which stands for the address.
         """
         line = text.encode("ascii", "backslashreplace").decode().replace("\r", " ").replace("\n", " ")
         entry = self._repeats.note(source if is_mistake else "", line)
@@ -48,4 +48,4 @@ class ErrorLog:
 
 
 def _log_repeats(entry: Entry, more: int) -> None:
-    log.warning("error %s: %d more of it: %s", entry.name, more, entry.text)
+    log.warning("error %s: repeated %d times: %s", entry.name, more, entry.text)

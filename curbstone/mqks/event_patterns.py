@@ -1,4 +1,4 @@
-"""The event masks of `rebind --remove-mask`, without regular expressions and without trying each mask on each event.
+"""The event masks of `rebind --remove-mask`, matched without regular expressions, and all masks at once.
 
 A mask matches only events with dots in them, and it must match the whole name. `*` stands for any run of characters
 without dots, including none: `user.*.connected` matches `user.123.connected`, but `e3.*` does not match `e3.1.u`.
@@ -24,7 +24,7 @@ Tail = list[str]
 
 
 class _Node:
-    """A node of the tree: what may follow the same first parts of some masks."""
+    """A node of the tree: the possible next parts after the same first parts of some masks."""
 
     __slots__ = ("exact", "is_end", "patterns", "whatever")
 
@@ -32,7 +32,7 @@ class _Node:
         self.exact: dict[str, _Branch] = {}
         self.whatever: _Branch | None = None
         self.patterns: dict[str, tuple[str, list[str], _Branch]] = {}
-        """For each part like `ab*`: its longest piece, all its pieces, and what may follow."""
+        """For each part like `ab*`: its longest piece, all its pieces, and the branch after it."""
         self.is_end = False
         for tail in tails:
             if tail:
@@ -57,7 +57,7 @@ class _Node:
 
 
 class _Branch:
-    """A branch to a node. The node is created when an event first reaches it, which in a bad request few are."""
+    """A branch to a node. The node is created when an event first reaches it; a bad request reaches few."""
 
     __slots__ = ("_node", "tails")
 

@@ -8,7 +8,7 @@ REQUEST_BYTES_MAX = 64 * 1024
 """The most bytes of a request besides the data of a publish or ping: ids, action, events, options."""
 
 WORK_US_MAX = 5_000
-"""About how long the requests of one connection are carried out before the other connections have as long a turn."""
+"""About how long the requests of one connection may run before the other connections get a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +22,17 @@ class Limits:
     id_bytes_max: int = 1000
     """The length of a request id, which is also the id of a message or a consumer."""
     junk_bytes_max: int = 64 * 1024 * 1024
-    """How many bytes of an overlong line are skipped, in search of its end, before the connection is closed."""
+    """How many bytes of an overlong line are skipped before the connection is closed."""
     line_ms: int = 30_000
-    """The time from the first byte of a line to its last. A large line has longer, as long as each such period
-    brings bytes at `line_bytes_per_s`."""
+    """The time from the first byte of a line to its last. A large line may take longer while it arrives at
+    `line_bytes_per_s`."""
     line_bytes_per_s: int = 1024
     errors_max: int = 1_000
-    """How many bad requests, without a good one between them, end the connection."""
+    """How many consecutive bad requests end the connection."""
 
     consumers_max: int = 1_000
     window: int = 1_000
-    """The window of a consumer with --manual-ack that gives no --window."""
+    """The window of a consumer with --manual-ack and without --window."""
     window_max: int = 1_000_000
 
     unconfirmed_max: int = 20_000

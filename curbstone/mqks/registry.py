@@ -1,10 +1,10 @@
-"""What all MQKS connections of a server share: their consumers, and which queues are deleted when unused.
+"""The shared state of all MQKS connections of a server: their consumers, and the queues to delete when unused.
 
-A consumer belongs to its connection: the id that its client chose means nothing on another connection.
-`--delete-queue-when-unused` asks for a queue to be deleted when it has no consumer. Each consume sets this option,
-and it is stored with the queue. But only queues that were created with it, or created here and not consumed from yet,
-can have it: no consumer can cause the deletion of any other queue. When the server stops, all consumers end, but no
-queue is deleted because of that. After the next start the consumers have `RETURN_MS` to return.
+A consumer belongs to its connection: the id that its client chose is unknown on other connections.
+`--delete-queue-when-unused` requests the deletion of a queue without consumers. Each consume sets this option, and it
+is stored with the queue. But only queues that were created with it, or created here and not consumed from yet, can have
+it: no consumer can cause the deletion of any other queue. When the server stops, all consumers end, but no queue is
+deleted because of that. After the next start the consumers have `RETURN_MS` to reconnect.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from curbstone.core.host import Host, Timer
 
 RETURN_MS = 60_000
-"""How long a queue with this option stays at least after a start, so that its consumers can connect again."""
+"""How long a queue with this option stays at least after a start, so that its consumers can reconnect."""
 
 MAY_GO_MIN = 1000
-"""How many entries `_may_delete` has at least before entries of deleted queues are removed."""
+"""The size of `_may_delete` from which entries of deleted queues are removed."""
 
 USED_POLL_MS = 1000
-"""How often to look whether a queue is unused that still has consumers over other protocols."""
+"""How often to check a queue that still has consumers over other protocols."""
 
 
 class Registry:
@@ -39,7 +39,7 @@ class Registry:
     def __init__(self, authenticator: Authenticator, host: Host) -> None:
         self.authenticator = authenticator
         self.engine = authenticator.everyone
-        """The server's own access, for what the registry does by itself."""
+        """The server's own access, for deletions by the registry."""
         self.traffic: Traffic = Traffic()
         self.sessions: set[object] = set()
         self._is_open = True
@@ -47,8 +47,8 @@ class Registry:
         self._by_queue: dict[QueueName, dict[QueueConsumer, None]] = {}
         self._timers: dict[QueueName, Timer] = {}
         self._may_delete: dict[str, bool] = {}
-        """The uids of queues that have or had the option (True), or were made here without it and not consumed from
-        yet (False)."""
+        """The uids of queues that have or had the option (True), or were created here without it and not consumed
+        from yet (False)."""
         self._settling: dict[QueueName, int] = {}
 
     def open(self) -> None:
@@ -89,7 +89,7 @@ class Registry:
         return len(self._by_queue)
 
     def notify(self, name: QueueName, events: frozenset[str], but: QueueConsumer | None = None) -> None:
-        """Tell the consumers of a queue, except `but`, what it is bound to now."""
+        """Send the consumers of a queue, except `but`, its current bindings."""
         unused = self.unused(name)
         words = "".join([f" {event}" for event in sorted(events)])
         text = f"--update {name.queue}{words}{unused.text if unused else ''}"
@@ -100,7 +100,7 @@ class Registry:
     # --- queues that are deleted when unused
 
     def made(self, name: QueueName, has_option: bool) -> None:
-        """Note that a request made this queue, with or without the option: its next consumer may set the option."""
+        """Note that a request created this queue, with or without the option: its next consumer may set the option."""
         if len(self._may_delete) > MAY_GO_MIN + 2 * len(self.engine.queues()):
             uids = {queue.uid for queue in self.engine.queues()}
             self._may_delete = {uid: had_option for uid, had_option in self._may_delete.items() if uid in uids}
@@ -134,7 +134,7 @@ class Registry:
         self._stop_timer(name)
 
     def deleted(self, consumer: QueueConsumer) -> None:
-        """Tell a consumer that its queue was deleted, and forget the queue."""
+        """Notify a consumer that its queue was deleted, and forget the queue."""
         name = consumer.queue_name
         self.forget(name)
         self._leave_queue(consumer)

@@ -3,14 +3,14 @@
 The owner of the socket does four things:
 
 - It calls `receive` with each read and the time.
-- The session calls `changed` with the number of bytes that its output has grown by. Then the owner sends what
-  `take_output` returns.
+- The session calls `changed` with the number of bytes that its output has grown by. Then the owner sends the result of
+  `take_output`.
 - As long as `tick_ms` is not 0, it calls `tick` after that time.
 - It closes the socket when `closing` is true and all output is sent.
 
-Requests are carried out in order. After a request that costs more than its size suggests, other connections have their
-turn. Requests that change something on disk are answered after the commit, all others at once. Only a request with
-`--confirm` gets an `ok`; an `error` is always sent.
+Requests are carried out in order. After a request that costs more than its size suggests, other connections get a turn.
+Requests that change data on disk are answered after the commit, all others immediately. Only a request with `--confirm`
+gets an `ok`; an `error` is always sent.
 """
 
 from __future__ import annotations
@@ -120,12 +120,12 @@ class Session:
     # --- the socket's side
 
     def take_output(self) -> list[bytes]:
-        """Return the output, in order, and forget it."""
+        """Return the output, in order, and clear it."""
         output, self._output = self._output, []
         return output
 
     def receive(self, data: bytes, now_ms: int) -> None:
-        """Carry out the requests that `data` completes. `now_ms` is of a clock that never jumps."""
+        """Carry out the requests that `data` completes. `now_ms` is that of a monotonic clock."""
         if self._is_audited:
             CURRENT_CALLER.set(self._caller)
         if self._is_first and data.startswith(_TLS):
@@ -187,13 +187,13 @@ class Session:
         self._go_on_later()
 
     def end_input(self) -> None:
-        """The client sends no more: end once its answers are sent."""
+        """End once all answers are sent: the client has closed its half."""
         self._is_input_over = True
         if not self._waiting and not self._login.is_pending:
             self._finish()
 
     def shut_down(self) -> None:
-        """End when the commits under way are done: the server stops."""
+        """End when pending commits are done: the server is stopping."""
         self._finish()
 
     def refuse_client(self, reason: str) -> None:
@@ -201,21 +201,21 @@ class Session:
         self.refuse(codec.NO_ID, RequestError(reason, fatal=True))
 
     def lose(self) -> None:
-        """The socket is gone: return the deliveries. Messages that were published stay."""
+        """Requeue the deliveries: the socket is gone. Messages that were published stay."""
         self.lost = self.closing = True
         self._finish()
         self._reader.drop()
         self.take_output()
         self._login.leave()
         self._registry.sessions.discard(self)
-        # The engine may still call back. What is dropped here would keep this session in memory.
+        # The engine may still call back. Drop the references that would keep this session in memory.
         self._changed = ignore
         del self._actions
 
     # --- lines
 
     def _carry_out_all(self, lines: Sequence[Line]) -> None:
-        """Carry out lines in order. Lines after costly ones, or after one that has to wait, wait for a later turn."""
+        """Carry out lines in order. Lines after costly ones, or after a waiting one, wait for a later turn."""
         self.work_us = 0
         for done, line in enumerate(lines, 1):
             if not self._carry_out(line):
@@ -263,7 +263,7 @@ class Session:
         text = line.text
         if self._is_first:
             self._is_first = False
-            # A web page can make its browser send anything to any port, but only after this first line of HTTP.
+            # A web page can make its browser send arbitrary data to any port, but only after this first line of HTTP.
             if _HTTP.fullmatch(text):
                 self.write(HTTP_ANSWER)
                 self._finish()

@@ -195,4 +195,5 @@ class Calls:
 
 def unavailable(error: AmqpError, what: str) -> Unavailable:
     """Return the error to report if AMQP refused or did not answer."""
-    return Unavailable(f"{what}: RabbitMQ {'can not be reached' if error.code == LOST else 'refused it'}: {error}")
+    reason = "can't be reached" if error.code == LOST else "refused it"
+    return Unavailable(f"{what}: RabbitMQ {reason}: {error}")

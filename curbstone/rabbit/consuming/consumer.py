@@ -90,7 +90,7 @@ class Consumer:
             return
         link = self.queue.link
         if error is not None or link.connection is None:
-            lost = error or Unavailable(f"RabbitMQ can not be reached: {link.trouble}")
+            lost = error or Unavailable(f"RabbitMQ can't be reached: {link.trouble}")
             self.queue.engine.host.call_soon(partial(self._lose, lost))
         else:
             link.connection.channel(self._opened, self._channel_lost)

@@ -177,7 +177,7 @@ class Puller:
     def _open(self) -> None:
         connection = self._queue.link.connection
         if connection is None:
-            self._fail(Unavailable(f"RabbitMQ can not be reached: {self._queue.link.trouble}"))
+            self._fail(Unavailable(f"RabbitMQ can't be reached: {self._queue.link.trouble}"))
             return
         self._is_opening = True
 

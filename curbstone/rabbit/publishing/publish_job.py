@@ -11,7 +11,7 @@ from curbstone.core.values import Published
 
 
 class NextTurn:
-    """Calls functions in the next turn of the loop, all in one callback; a callback for each would cost twice as much."""
+    """Calls functions in the next turn of the loop, all in one callback: one for each would cost twice as much."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
