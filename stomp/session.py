@@ -232,7 +232,7 @@ class Session:
         self._carry_out(kept)
         if self._is_input_over and not self._kept:
             connection.finish(b"")
-        connection.reads_on()
+        connection.resume_reading()
 
     def lose(self) -> None:
         """Requeue the deliveries and drop the open transactions: the socket is gone. Messages that were sent stay."""
@@ -294,7 +294,7 @@ class Session:
                     target.receipts.append(receipt)
                 elif head is ACK_BY_ID:
                     settler.ack_by_id(body, receipt)
-                elif self._has_to_wait(head):
+                elif self._must_wait(head):
                     self._kept = [(head, receipt, body), *left]
                 else:
                     self._handle(head, receipt, body)
@@ -306,7 +306,7 @@ class Session:
         if failure is not None:
             connection.fail(failure, receipt)
 
-    def _has_to_wait(self, head: Head) -> bool:
+    def _must_wait(self, head: Head) -> bool:
         """Return whether a frame publishes and its user is over its rate. A login is a SEND that does not publish."""
         is_send = head.command == "SEND" and head.headers.get("destination") != SESSION_TOKEN
         return is_send and self._connection.is_throttled

@@ -112,7 +112,7 @@ class SessionState:
         output, self._output = self._output, []
         return output
 
-    def reads_on(self) -> None:
+    def resume_reading(self) -> None:
         """Notify the owner that it may be able to read the client again."""
         self._changed(0)
 

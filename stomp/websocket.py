@@ -230,7 +230,7 @@ class StompSocket:
         if output := session.take_output():
             self._wire.send(self._messages(b"".join(output)))
         if session.closing:
-            self._part()
+            self._close()
         elif not session.congested:
             self._wire.resume()
 
@@ -245,7 +245,7 @@ class StompSocket:
             return b"".join([text(frame) for frame in frames.split(data)])
         return b"".join([text(frame) if _is_utf8(frame) else binary(frame) for frame in frames.split(data)])
 
-    def _part(self) -> None:
+    def _close(self) -> None:
         """Close after the last frame. The close code corresponds to the failure in the ERROR."""
         failure = self._session.failure
         code = self._close_code or self._session.failed_by_rule and PROTOCOL_ERROR or POLICY_VIOLATION

@@ -118,9 +118,9 @@ class Actions:
         self._session.start(request, lambda done: self._access.occupy(options.queue, events, seconds, done))
         self._work(options.queue, events)
         if options.unused or unused:
-            self._registry.made(options.queue, has_option=True)
+            self._registry.note_created(options.queue, has_option=True)
         else:
-            self._registry.stays(options.queue)
+            self._registry.keep(options.queue)
         consumer = self._new_consumer(request.request_id, options)
         changed = unused != options.unused or events != before
         if earlier is not None:
@@ -178,7 +178,7 @@ class Actions:
         self._session.start(request, lambda done: self._access.rebind(options.queue, events, done))
         self._work(options.queue, before | events)
         if is_new:
-            self._registry.made(options.queue, has_option=False)
+            self._registry.note_created(options.queue, has_option=False)
         if events != before:
             self._registry.notify(options.queue, events)
 

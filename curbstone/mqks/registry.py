@@ -99,7 +99,7 @@ class Registry:
 
     # --- queues that are deleted when unused
 
-    def made(self, name: QueueName, has_option: bool) -> None:
+    def note_created(self, name: QueueName, has_option: bool) -> None:
         """Note that a request created this queue, with or without the option: its next consumer may set the option."""
         if len(self._may_delete) > MAY_GO_MIN + 2 * len(self.engine.queues()):
             uids = {queue.uid for queue in self.engine.queues()}
@@ -111,7 +111,7 @@ class Registry:
         uid = self._uid(name)
         return not uid or uid in self._may_delete or self.unused(name) is not None
 
-    def stays(self, name: QueueName) -> None:
+    def keep(self, name: QueueName) -> None:
         """Note that a consumer without the option uses the queue: from now on the queue stays."""
         if not self._may_delete.get(self._uid(name), True):
             del self._may_delete[self._uid(name)]
