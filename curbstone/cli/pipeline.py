@@ -14,12 +14,12 @@ from curbstone.cli.connection import connect
 from curbstone.cli.help import Group
 
 JOBS = {
-    "archive": "Archive queues to a lake of Parquet files. Each message is in it once, whatever is killed.",
-    "status": "Show how far the archive of a lake is behind its queues. Exit code 1 if too far.",
-    "report": "Report what happened in queues in each minute, as Parquet and as one HTML page.",
-    "replay": "Publish messages of a lake again, in their order. A name that was used before publishes nothing.",
+    "archive": "Archive queues to a lake of Parquet files. It stores each message exactly once, even after a crash.",
+    "status": "Show how far a lake's archive is behind its queues. Exit code 1 if too far.",
+    "report": "Report the activity of queues by the minute, as Parquet and as one HTML page.",
+    "replay": "Publish messages of a lake again, in their order. Repeating a name publishes nothing.",
     "compact": "Merge the small files of a lake into large ones, and remove old data.",
-    "iceberg": "Make a lake readable as Iceberg tables, too, and bring them up to date.",
+    "iceberg": "Create or update Iceberg tables for a lake, with the same data files.",
     "upgrade": "Convert a lake that an earlier release wrote.",
 }
 

@@ -1,9 +1,9 @@
-"""`curbstone pipeline archive`: archives queues to a lake of Parquet files, once or for ever. It needs no Spark.
+"""`curbstone pipeline archive`: archives queues to a lake of Parquet files, once or continuously. It needs no Spark.
 
-It reads through a group of its own, so consumers keep all messages. Each batch is one commit to a table, which
-also says how far each queue was read; see `positions`. The group is acked once files and commit are synced. So a kill
-or a power cut at any point loses nothing and duplicates nothing. Messages that the group lost, because a group may be
-overtaken in a full queue, are recorded as a gap.
+It reads through its own group, so consumers keep all messages. Each batch is one commit to a table, which also records
+the position in each queue; see `positions`. The group is acked once files and commit are synced. So a kill or a power
+cut at any point loses nothing and duplicates nothing. Messages that the group lost, which a full queue can cause, are
+recorded as a gap.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 SCHEMAS_AGE_S = 10.0
 PER_BATCH = 500_000
-"""More than the default of a stream, because nothing is staged on the server, and files become fewer and larger."""
+"""More than the default of a stream, because nothing is staged on the server, and fewer, larger files are better."""
 
 
 @dataclass
 class Archived:
-    """How much one run has stored."""
+    """What one run has stored."""
 
     messages: int = 0
     events: int = 0
@@ -74,7 +74,7 @@ def archive(
     by_queue: bool = False,
     done: Archived | None = None,
 ) -> Archived:
-    """Archive until there is nothing more (`once`), or until `stop` is set. Return how much was stored.
+    """Archive until the queues are read to their end (`once`), or until `stop` is set. Return what was stored.
 
     `options` are those of the data source; the group is `archive` unless they name another. `spark` is not used, and
     may be None. `checkpoint` is that of an earlier release, if it was not in the lake. `columns` are typed columns; see
@@ -84,12 +84,12 @@ def archive(
     lake = absolute(lake_path)
     for table in [Table(lake, name) for name in TABLES]:
         if torn := delta_log.repair(table.uri):
-            jobs.warn(f"{torn}: a power cut tore this commit, of which nothing was acked; it is set aside")
+            jobs.warn(f"{torn}: a power cut damaged this commit; nothing of it was acked, and it was set aside")
     plain_headers = Table(lake, MESSAGES).plain_headers
     chosen = {"groupId": GROUP, "maxOffsetsPerTrigger": str(PER_BATCH), **options}
     source = replace(read_options(chosen, stream=True), plain_headers=plain_headers)
     if not (source.headers and source.body):
-        raise PipelineError("a lake has whole messages: includeHeaders and includeBody are not for archives")
+        raise PipelineError("an archive stores whole messages: remove includeHeaders and includeBody")
     base, mirrors = checkpoint or checkpoint_in(lake, source.group), Mirrors(lake)
     done, stopped = done or Archived(), stop or threading.Event()
     feeds = [_messages(lake, source, base, columns)]
@@ -126,7 +126,7 @@ def checkpoint_in(lake: str, group: str) -> str:
 
 @dataclass
 class Counts:
-    """What was counted of a queue since its seq `begin`; see `positions`."""
+    """The counts of a queue since its seq `begin`; see `positions`."""
 
     begin: int
     rows: int = 0
@@ -135,13 +135,13 @@ class Counts:
 
     @classmethod
     def taken_from(cls, at: Place) -> Counts:
-        """Take the members that are counts out of a place."""
+        """Remove the counts from a place and return them."""
         taken = {name: at.pop(name) for name in positions.COUNTS if name in at}
         return cls(**({"begin": at["next"]} | taken))
 
 
 class _Feed:
-    """What fills one table: it plans a batch, reads it into files, and commits them with the new positions."""
+    """Fills one table: it plans a batch, reads it into files, and commits them with the new positions."""
 
     def __init__(
         self,
@@ -160,12 +160,12 @@ class _Feed:
         self._counts: dict[str, Counts] = {}
         self._stored: dict[str, int] = {}
         self._early: list[Gap] = []
-        """What was lost before the first batch."""
+        """The gaps before the first batch."""
 
     def begin(self, *, once: bool) -> None:
         """Find the place in each queue: in the table, in the checkpoint of an earlier release, or by the group."""
         if self.table.exists:
-            self.table.sync()  # a process that was killed may not have done so, and what is stored is acked now
+            self.table.sync()  # a killed process may not have synced the rows that are acked now
         known = positions.stored(self.table)
         self._stored = positions.transactions(self.table, known)
         if self.table.name == MESSAGES:
@@ -184,7 +184,7 @@ class _Feed:
             self.reader.prepareForTriggerAvailableNow()
 
     def _completed(self, queue: str, at: dict[str, Any]) -> dict[str, Any]:
-        """Return a place with what the group had lost. An earlier release did not store it, and a journal has none."""
+        """Return a place with the group's losses. An earlier release did not store them, and a journal has none."""
         if self.table.name == JOURNAL or "lost" in at:
             return at
         server = Client(self._options.address)
@@ -192,12 +192,12 @@ class _Feed:
             group = calls.group(server, queue, self._options.group)
             return {**at, "floor": group.floor, "lost": group.lost}
         except Refused:
-            return at  # the queue or the group is gone, which the reader reports
+            return at  # the reader reports that the queue or the group is gone
         finally:
             server.close()
 
     def step(self, done: Archived) -> int | None:
-        """Archive a batch. Return how many rows it has, or None if there is nothing new."""
+        """Archive a batch. Return the number of its rows, or None if there is nothing new."""
         start, end = self._at, self.reader.latestOffset(self._at, self.reader.getDefaultReadLimit())
         if end == start and not self._early:
             return None
@@ -235,7 +235,7 @@ class _Feed:
     def _count(
         self, start: Offset, end: Offset, rows: Mapping[str, int], found: Sequence[Gap]
     ) -> list[tuple[int, Gap]]:
-        """Count what a batch has, and what was lost before it. Return the gaps with their numbers."""
+        """Count the rows of a batch and the losses before it. Return the gaps with their numbers."""
         numbered: list[tuple[int, Gap]] = []
         if self.table.name == JOURNAL:
             return numbered
@@ -254,7 +254,7 @@ class _Feed:
         return numbered
 
     def _rows_in(self, queue: str, epoch: str, low: int, high: int) -> int:
-        """Return how many messages of a range are in the table."""
+        """Return the number of messages of a range in the table."""
         import pyarrow.compute as pc
 
         project, _, name = queue.partition("/")
@@ -283,7 +283,7 @@ class _Typed:
                 )
 
     def prepare(self, queues: Iterable[str]) -> None:
-        """Find out the columns of the queues of a batch, and announce new ones to the table."""
+        """Determine the columns of the queues of a batch, and add new ones to the table."""
         if self._fixed is not None:
             self._of_queues = dict.fromkeys(queues, self._fixed)
         elif time.monotonic() - self._asked_at >= SCHEMAS_AGE_S:
@@ -299,13 +299,13 @@ class _Typed:
         self._table.more = list(self._stored.values())
 
     def added(self, batch: pyarrow.RecordBatch, queue: str) -> pyarrow.RecordBatch:
-        """Return rows of a queue with its columns."""
+        """Return rows of a queue with its typed columns."""
         columns = self._of_queues.get(queue)
         return typed.added(batch, columns, self._stored) if columns else batch
 
 
 def _messages(lake: str, options: ReadOptions, checkpoint: str, columns: str) -> _Feed:
-    # All archives of a lake are one reader of a group: the commits of the lake distinguish them.
+    # All archives of a lake are one reader of a group: the lake's commits prevent conflicts between them.
     reader = StreamReader(options, _columns(MESSAGES), uuid.uuid5(uuid.NAMESPACE_URL, lake).hex)
     return _Feed(Table(lake, MESSAGES), reader, options, checkpoint, columns)
 
@@ -315,14 +315,14 @@ def _journal(lake: str, options: ReadOptions, checkpoint: str) -> _Feed:
 
 
 def _columns(table: str) -> tuple[tuple[str, bool], ...]:
-    """Return the columns to read for a table. The project is read as a part of the queue's name."""
+    """Return the columns to read for a table. The project is read as part of the queue's name."""
     return tuple((name, True) for name in COLUMNS[table] if name != "project")
 
 
 def _written(
     table: Table, reader: StreamReader | JournalStreamReader, tasks: Iterable[Any], columns: _Typed | None
 ) -> tuple[list[Part], dict[str, int]]:
-    """Read the tasks of a batch into files of the table. Return the files, and how many rows each queue has."""
+    """Read the tasks of a batch into files of the table. Return the files, and the number of rows of each queue."""
     from curbstone.spark.parts import PartWriter, in_project_and_queue
 
     writer = PartWriter(table.uri, table.name, table.more, by_queue=QUEUE in table.partition)
@@ -343,7 +343,7 @@ def _written(
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """Parse and return the command line. End the process with code 2 if it is wrong."""
     parser = jobs.parser(
-        "archive", "Archive queues to a lake of Parquet files. Each message is in it once, whatever is killed."
+        "archive", "Archive queues to a lake of Parquet files. It stores each message exactly once, even after a crash."
     )
     parser.add_argument("queues", nargs="*", metavar="QUEUE", help="a queue, as NAME or PROJECT/NAME")
     parser.add_argument(
@@ -353,18 +353,16 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
         "--project", default="", help="the project of the pattern, and of queues that are named without one (default)"
     )
     parser.add_argument("--lake", required=True, metavar="DIR", help="the directory of the lake, or its address")
-    parser.add_argument(
-        "--once", action="store_true", help="stop when everything that is in the queues now is archived"
-    )
+    parser.add_argument("--once", action="store_true", help="stop when the present messages of the queues are archived")
     parser.add_argument("--every", type=float, default=5, metavar="SECONDS", help="how often a batch is written (5)")
-    parser.add_argument("--journal", action="store_true", help="archive what happened to the messages, too")
+    parser.add_argument("--journal", action="store_true", help="also archive the events of the messages")
     parser.add_argument("--group", default=GROUP, help=f"the group to read as ({GROUP})")
     parser.add_argument("--start", default="earliest", help="where a new group starts: earliest, latest or a seq")
     parser.add_argument(
         "--max-per-batch", type=int, default=PER_BATCH, metavar="N", help=f"the most messages in a batch ({PER_BATCH})"
     )
     parser.add_argument(
-        "--checkpoint", default="", metavar="DIR", help="the checkpoint of an earlier release, to take over from once"
+        "--checkpoint", default="", metavar="DIR", help="the checkpoint of an earlier release, to continue from once"
     )
     parser.add_argument(
         "--fail-on-data-loss", action="store_true", help="end if messages were lost, instead of recording the gap"
@@ -373,7 +371,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
         "--partition",
         choices=(DAY, QUEUE),
         default=DAY,
-        help="how a new lake is partitioned: by date, or by queue and date, for queries of single queues",
+        help="the partitions of a new lake: by date, or by queue and date, for queries of single queues",
     )
     parser.add_argument(
         "--columns",
@@ -427,9 +425,9 @@ def _job(known: argparse.Namespace) -> str:
 
 
 def _queues(known: argparse.Namespace) -> dict[str, str]:
-    """Return the options that name the queues. Raise Wrong if they are not named, or named twice."""
+    """Return the options that name the queues. Raise UsageError if they are not named, or named twice."""
     if bool(known.queues) == bool(known.pattern):
-        raise jobs.Wrong("which queues? Name them, or give --pattern")
+        raise jobs.Wrong("no queues: name them, or use --pattern")
     which = {"queuePattern": known.pattern} if known.pattern else {"queues": ",".join(known.queues)}
     return {**which, "project": known.project} if known.project else which
 

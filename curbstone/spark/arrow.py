@@ -1,7 +1,7 @@
 """Converts pages to Arrow and back. Arrow copies the bytes; Python only finds the position of each message.
 
-The columns and their types are exactly those of `schemas`, because Spark checks them; timestamps are in microseconds
-and UTC.
+The columns and their types are exactly those of `schemas`, because Spark checks them; timestamps are in microseconds,
+in UTC.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TYPES = {
 
 
 def arrow_schema(columns: Columns) -> pa.Schema:
-    """Return the schema that Spark expects of batches with these columns. It also compares which may be null."""
+    """Return the schema that Spark expects for batches with these columns, including their nullability."""
     return pa.schema([pa.field(name, TYPES[name], nullable) for name, nullable in columns])
 
 
@@ -114,7 +114,7 @@ class _Decoded(NamedTuple):
 
 
 class _Pieces:
-    """A page seen as one binary array: header block, body, what lies between, header block, body …"""
+    """A page as one binary array: header block, body, the bytes between entries, header block, body …"""
 
     def __init__(self, data: bytes, page: Page, plain: bool) -> None:
         self._plain = plain
@@ -207,9 +207,9 @@ class Blocks:
         key: str | None = None,
         priority: int | None = None,
     ) -> bytes:
-        """Return the block. What is given beside the headers has precedence over what is among them.
+        """Return the block. The other arguments take precedence over the headers.
 
-        Raise ValueError for a given key or priority that no message may have.
+        Raise ValueError for a bad key or priority.
         """
         meant = (content_type, key, priority, tuple(headers))
         block = self._known.get(meant)
@@ -220,7 +220,7 @@ class Blocks:
             pairs = [*given.items(), *(pair for pair in headers if pair[0] not in given)]
             if missing := [name for name, value in pairs if value is None]:
                 raise ValueError(
-                    f"the header {missing[0]!r} of a row is null; leave it out of the map, or give it a text"
+                    f"the header {missing[0]!r} of a row is null; remove it from the map, or set it to a string"
                 )
             if key is not None:
                 check_key(key)
@@ -241,7 +241,7 @@ def bytes_of(column: pa.Array) -> list[bytes | None]:
 def header_blocks(batch: Any, blocks: Blocks) -> list[bytes]:
     """Return the header block of each row, from `headers`, `content_type`, `key` and `priority`, as far as they exist.
 
-    Raise ValueError for a key or priority that no message may have.
+    Raise ValueError for a bad key or priority.
     """
     names = batch.schema.names
     count = batch.num_rows
@@ -262,7 +262,7 @@ def header_blocks(batch: Any, blocks: Blocks) -> list[bytes]:
 
 
 def extras_of(batch: Any) -> list[bytes] | None:
-    """Return the ttl and groups of each row, from the columns with these names, or None if there is neither column.
+    """Return the ttl and groups of each row, from the columns with these names, or None without these columns.
 
     Raise ValueError for a ttl below 0, and BadRequest for the bad name of a group.
     """

@@ -1,4 +1,4 @@
-"""Reading as a batch: the messages in the queues when the first action runs, which then stay the same."""
+"""Reading as a batch: the messages in the queues when the first action runs. Later actions read the same messages."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 
 def queues_of(server: Client, options: ReadOptions) -> tuple[str, ...]:
-    """Return the full names of the queues to read: those named, or those that match the pattern now."""
+    """Return the full names of the queues to read: the named ones, or those that match the pattern now."""
     return calls.queues_like(server, options.project, options.pattern) if options.pattern else options.queues
 
 
 def first_queues(server: Client, options: ReadOptions) -> tuple[str, ...]:
-    """Return the same when reading begins. Raise PipelineError if the pattern matches none or a queue is missing."""
+    """Return the same for the first read. Raise PipelineError if the pattern matches no queue or a queue is missing."""
     found = options.queues
     if options.pattern:
         found = calls.some_queues_like(server, options.project, options.pattern)
     for name, places in (("startingOffsets", options.start), ("endingOffsets", options.end)):
         if unknown := sorted(set(places.of_queues) - set(found) if places else ()):
-            raise PipelineError(f"option {name} names {unknown[0]}, and there is no such queue")
+            raise PipelineError(f"option {name}: no such queue: {unknown[0]}")
     return found
 
 
 class BatchReader(DataSourceReader):
-    """Reads messages or the journal. It has no pushFilters, because Spark 4.3 mixes up the filters of two scans."""
+    """Reads messages or the journal. It has no pushFilters, because Spark 4.3 confuses the filters of two scans."""
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
         self._options = options
@@ -62,16 +62,16 @@ class BatchReader(DataSourceReader):
     def _journal(self, queue: str) -> Range:
         start = self._options.start.of(queue) if self._options.start else EARLIEST
         fresh = not isinstance(start, int)
-        # Positions can't be divided, so there is one task per queue. Events older than the oldest one are no loss.
+        # Positions can't be divided, so there is one task per queue. Missing events before the oldest one are no loss.
         return Range(queue, "", 0 if fresh else int(start), -1, strict=not fresh and self._options.fail_on_loss)
 
     def _range(self, server: Client, queue: str, found: calls.Offsets | None) -> Range:
         """Return the range to read of a queue.
 
-        Without a group and a start this is a look at the live messages, so those settled meanwhile are simply gone.
+        Without a group and a start this reads the live messages, so messages settled meanwhile are left out.
         """
         options = self._options
-        now = found or calls.offsets(server, queue, group=options.group)  # its error says what is missing
+        now = found or calls.offsets(server, queue, group=options.group)  # its error names what is missing
         low, high = now.first, now.next
         start = options.start.of(queue) if options.start else EARLIEST
         if options.start_ms is not None:

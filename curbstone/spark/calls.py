@@ -46,9 +46,9 @@ def offsets(
     size_max: str = "",
     timestamp_ms: int | None = None,
 ) -> Offsets:
-    """Ask for the offsets of a queue. With `wait_s`, wait at most so long for a message at `after` or later.
+    """Request the offsets of a queue. Wait up to `wait_s` for a message at `after` or later.
 
-    `size_max` is a number of bytes, or FIT for the size that the server thinks fit for a staged transaction.
+    `size_max` is a number of bytes, or FIT for the server's choice for a staged transaction.
     """
     query: dict[str, Any] = {"group": group} if group else {}
     if wait_s:
@@ -65,10 +65,10 @@ def offsets(
 def offsets_of(
     server: Client, after: Mapping[str, int], *, group: str = "", wait_s: float = 0, size_max: str = ""
 ) -> dict[str, Offsets]:
-    """Ask for the offsets of many queues, in one call per project.
+    """Request the offsets of many queues, in one call per project.
 
-    Missing queues, and those without the group, are left out. With `wait_s`, wait at most so long until a queue of the
-    project has a message at its `after` or later, or is missing.
+    Missing queues, and those without the group, are left out. Wait up to `wait_s` until a queue of the project has a
+    message at its `after` or later, or is missing.
     """
     body: dict[str, object] = {"group": group} if group else {}
     if size_max:
@@ -84,7 +84,7 @@ def offsets_of(
 
 
 def _by_project(queues: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each project with the names of its queues, in portions that the server takes."""
+    """Yield each project with the names of its queues, in portions that the server accepts."""
     projects: dict[str, list[str]] = {}
     for queue in queues:
         name = checked_name(queue)
@@ -107,7 +107,7 @@ def _offsets(found: Mapping[str, Any]) -> Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The state of a group. It is done below `position`, and has lost `lost` messages so far, all below `floor`."""
+    """The state of a group. It has settled everything below `position`, and lost `lost` messages, all below `floor`."""
 
     epoch: str
     position: int
@@ -117,12 +117,12 @@ class Group:
 
 
 def declare_group(server: Client, queue: str, group: str, start: object) -> Group:
-    """Make sure that the group exists. A new one begins at `start`: earliest, latest, a seq, or {"timestamp": ms}."""
+    """Declare the group. A new one begins at `start`: earliest, latest, a seq, or {"timestamp": ms}."""
     return _group(server.json("PUT", _group_path(queue, group), value={"start": start}))
 
 
 def group(server: Client, queue: str, name: str) -> Group:
-    """Ask for the state of a group."""
+    """Request the state of a group."""
     return _group(server.json("GET", _group_path(queue, name)))
 
 
@@ -131,9 +131,8 @@ def acks(
 ) -> dict[str, Group | GroupInUse | Refused]:
     """Ack everything up to and including these seqs, of these epochs, for the group; one call per project.
 
-    Return for each queue the group after the ack, or why that was not possible. `reader` is the id of this query. By it
-    the server notices that another query reads through the same group, or that a query is behind the group's acks
-    (GroupInUse).
+    Return for each queue the group after the ack, or the error. By `reader`, the id of this query, the server detects
+    that another query reads through the same group, or that a query is behind the group's acks (GroupInUse).
     """
     results: dict[str, Group | GroupInUse | Refused] = {}
     for project, names in _by_project(up_to):
@@ -153,7 +152,7 @@ def _not_acked(queue: str, group: str, problem: dict[str, Any]) -> GroupInUse | 
     if refused.status != CONFLICT or not problem.get("other_reader"):
         return refused
     why = str(refused).removeprefix("curbstone: ")
-    advice = "two queries need two groupIds; one with an old checkpoint, a new one or failOnDataLoss=false"
+    advice = "two queries need two groupIds; a query with an old checkpoint needs a new groupId or failOnDataLoss=false"
     acked = problem.get("acked")
     return GroupInUse(f"{queue} group={group}: {why}; {advice}", acked if isinstance(acked, int) else None)
 
@@ -195,9 +194,9 @@ def some_queues_like(server: Client, project: str, pattern: str) -> tuple[str, .
 
 
 def put_part(server: Client, project: str, transaction: str, part: str, frames: bytes) -> bool:
-    """Stage a part. Return False if the transaction is committed already, so that nothing need be staged.
+    """Stage a part. Return False if the transaction is already committed, so that nothing need be staged.
 
-    Raise NoRoom if this would be more than the server stages.
+    Raise NoRoom if it exceeds the server's room for staged transactions.
     """
     path = f"{transaction_path(project, transaction)}/parts/{quote(part, safe='')}"
     try:
@@ -206,19 +205,19 @@ def put_part(server: Client, project: str, transaction: str, part: str, frames: 
         if refused.status == CONFLICT and refused.members.get("committed"):
             return False
         if refused.status == CONFLICT:
-            why = "another task of this write has failed, maybe for want of room (--max-staged)"
+            why = "another task of this write has failed, maybe for lack of room (--max-staged)"
             raise PipelineError(f"{refused}: {why}") from None
         if refused.status == FULL:
-            why = f"{refused}; a write, or a micro-batch, is one transaction {transaction}, and has to fit"
+            why = f"{refused}; a write, or a micro-batch, is one transaction {transaction}, which must fit"
             raise NoRoom(f"{why}: start the server with a larger --max-staged") from None
         raise
     return True
 
 
 def commit(server: Client, project: str, transaction: str, parts: Sequence[str], content: str = "") -> dict[str, Any]:
-    """Publish the parts in this order, all or nothing. `repeated` in the reply says that it was done before.
+    """Publish the parts in this order, all or nothing. `repeated` in the reply marks an earlier commit of them.
 
-    With `content`, raise Refused (CONFLICT) if it was done before with other content.
+    With `content`, raise Refused (CONFLICT) if the transaction was committed with other content.
     """
     value = {"parts": list(parts)} | ({"content": content} if content else {})
     return server.json("POST", f"{transaction_path(project, transaction)}/commit", value=value)
@@ -230,7 +229,7 @@ def drop(server: Client, project: str, transaction: str) -> None:
 
 
 def transaction_state(server: Client, project: str, transaction: str) -> dict[str, Any] | None:
-    """Return the state of a transaction, or None if the server does not know it."""
+    """Return the state of a transaction, or None if it does not exist."""
     try:
         return server.json("GET", transaction_path(project, transaction))
     except Refused as refused:
@@ -262,4 +261,4 @@ def _group(found: dict[str, Any]) -> Group:
             int(found["floor"] or 0),
         )
     except (KeyError, TypeError, ValueError):
-        raise PipelineError("the server's reply about a group is not that of the contract") from None
+        raise PipelineError("the server's reply about a group does not follow the contract") from None

@@ -1,8 +1,8 @@
 """Charts as SVG: lines, areas and stacked bars over time. Pure: values in, text out.
 
-A value belongs to a stretch of time and not to a moment, so a line has a step for each value, and a single value is
-visible. Colours come from the page's style sheet (classes `c0` to `c5`), so that a chart fits light and dark pages.
-Each point shows its value on hover, by SVG's own <title>.
+A value belongs to an interval and not to a moment, so a line has a step for each value, and a single value is visible.
+The page's style sheet sets the colours (classes `c0` to `c5`), so that a chart fits light and dark pages. Each point
+shows its value on hover, by SVG's own <title>.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def lines(moments: Sequence[datetime], series: Sequence[Series], label: Format, 
     frame = _Frame(moments, max(values, default=0.0), label)
     parts = [frame.axes(values)]
     drawn: dict[str, int] = {}
-    """How often each line was drawn. One that is the same as another is dashed, so that both are seen."""
+    """How often each line was drawn. Repeated lines are dashed, so that all are visible."""
     for one in series:
         numbers = ",".join(f"{value:.6g}" for value in one.values if value is not None)
         parts.append(f'<g class="series" data-v="{numbers}">')

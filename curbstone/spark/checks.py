@@ -1,4 +1,4 @@
-"""Checks that a job makes before it starts Java, because that takes half a minute on a busy machine."""
+"""Checks of a job before it starts Java, which can take half a minute."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 def local_folder(path: str) -> Path | None:
-    """Return the folder that an address means to Spark, if it is certainly on this machine; otherwise None."""
+    """Return the folder of an address, if Spark is certain to use this machine's file system; otherwise None."""
     scheme = _SCHEME.match(path)
     if scheme is not None:
         return Path(unquote(urlsplit(path).path)) if scheme[1] == "file" else None
@@ -28,7 +28,7 @@ def local_folder(path: str) -> Path | None:
 
 
 def check_writable(path: str, what: str) -> None:
-    """Make a folder if it does not exist. Raise PipelineError if that fails, or if nothing can be written into it."""
+    """Create a folder if it does not exist. Raise PipelineError if it can't be created or written to."""
     folder = local_folder(path)
     if folder is None:
         return

@@ -1,10 +1,9 @@
 """The HTTP client of the driver and the executors, with one kept connection and retries.
 
-Every call made here may be repeated: reads have no side effects, acks are cumulative, a part replaces itself, and a
-commit is remembered by the id of its transaction. So a call is repeated for up to `retry_s` seconds while the server
-can't be reached, is starting or stopping (503), or has no room (507). If the user exceeds its rate, the call waits as
-long as the server says. An object belongs to one thread; a pickled copy has no connection. The token is in no text that
-leaves this module.
+All calls are idempotent: reads have no side effects, acks are cumulative, a part replaces itself, and a commit is
+identified by its transaction. So a call is retried for up to `retry_s` seconds while the server can't be reached, is
+starting or stopping (503), or has no room (507). If the user exceeds its rate, the call waits as long as the server
+says. An object belongs to one thread; a pickled copy has no connection. No error text contains the token.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Address:
     request_s: float = 60.0
     retry_s: float = 60.0
     ca_file: str = ""
-    """A file with the authorities to trust; empty for those that the machine trusts."""
+    """A file with trusted authorities; empty for those that the machine trusts."""
 
 
 class Reply(http_client.Reply):
@@ -68,7 +67,7 @@ class Reply(http_client.Reply):
     def json(self) -> dict[str, Any]:
         found = json.loads(self.body)
         if not isinstance(found, dict):
-            raise PipelineError("the server's reply is not the JSON object of the contract")
+            raise PipelineError("the server's reply is not a JSON object")
         return found
 
     def number(self, header: str) -> int:
@@ -127,9 +126,9 @@ class Client:
         accept: str = "application/json",
         extra_s: float = 0,
     ) -> Reply:
-        """Return the reply. Raise Refused if it is an error, and Unreachable if retries did not help.
+        """Return the reply. Raise Refused for an error, and Unreachable if all retries failed.
 
-        `extra_s` is how much longer the answer may take because the server was asked to wait.
+        `extra_s` is added to the timeout for a request that waits on the server.
         """
         if query:
             path += "?" + urlencode(query)
@@ -156,7 +155,7 @@ class Client:
                     raise failure
             except ssl.SSLCertVerificationError as error:
                 self.close()
-                why = f"its certificate is not to be trusted: {error.verify_message}"
+                why = f"its certificate is not trusted: {error.verify_message}"
                 raise Unreachable(f"{self.address.url}: {why} (option caFile names who signed it)") from None
             except http_client.ERRORS as error:
                 self.close()
@@ -181,7 +180,7 @@ class Client:
             self._connection = None
 
     def _once(self, method: str, path: str, body: bytes, headers: dict[str, str], timeout_s: float) -> Reply:
-        """Make one attempt. If a kept connection turns out to be closed, try again at once with a new one."""
+        """Make one attempt. If a kept connection is closed, retry immediately with a new one."""
         connection = self._open()
         was_open = connection.is_open
         try:
@@ -203,10 +202,10 @@ class Client:
 
 
 def _whole(reply: Reply) -> Reply:
-    """Return a reply unchanged. Raise OSError if its bytes are not those that the server has sent."""
+    """Return a reply unchanged. Raise OSError if its checksum does not match."""
     checksum = reply.headers.get(CHECKSUM)
     if checksum is not None and checksum != f"{crc32(reply.body):08x}":
-        raise OSError(f"a page of {len(reply.body)} bytes was damaged on the way")
+        raise OSError(f"a page of {len(reply.body)} bytes was damaged in transit")
     return reply
 
 

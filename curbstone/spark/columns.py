@@ -29,9 +29,7 @@ ORDER = {MESSAGES: "seq", JOURNAL: "position"}
 """The column that gives the rows of a queue their order, by table."""
 
 Columns = tuple[tuple[str, bool], ...]
-"""The columns to read, in the form in which they travel from the driver to executors: names, and whether each may be
-null.
-"""
+"""The columns to read, as sent from the driver to executors: names, and whether each may be null."""
 
 
 def names_of(columns: Columns) -> set[str]:

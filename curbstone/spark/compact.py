@@ -1,7 +1,7 @@
-"""`curbstone pipeline compact`: joins the small files of a lake and removes files that nothing needs. Without Spark.
+"""`curbstone pipeline compact`: merges the small files of a lake and removes unused files. Without Spark.
 
-It may run beside an archive and beside readers, because it is a commit like others, and the files it replaces stay for
-a while.
+It may run concurrently with an archive and with readers, because it is a commit like others, and the files it replaces
+are kept for some time.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 KEEP_HOURS_MIN = 1
-"""Younger files may belong to a batch under way, and must not be taken for files that a killed batch has left."""
+"""Younger unreferenced files may belong to a batch under way, and are not removed as leftovers of a killed batch."""
 _ARCHIVED = re.compile(r"/part-[0-9a-f]{32}\.parquet$")
 """The names of files that an archive has written. Those of compacted files are longer."""
 LOG_HOURS = 30 * 24
-"""For so long the log keeps versions by default. It keeps replaced files for KEEP_HOURS."""
+"""How long the log keeps versions by default. It keeps replaced files for KEEP_HOURS."""
 
 
 @dataclass(frozen=True)
 class Compacted:
-    """The counts of files that were compacted in a table.
+    """The numbers of files in the compaction of a table.
 
-    `small` files became `large` ones; `completed` ones were written anew, because the log lacked statistics of them;
-    `forgotten` ones had rows of deleted days; `removed` ones are no longer on the disk.
+    `small` files became `large` ones; `completed` ones were rewritten, because the log lacked their statistics;
+    `forgotten` ones had rows of deleted days; `removed` ones were deleted from the disk.
     """
 
     table: str
@@ -57,7 +57,7 @@ class Compacted:
 def compact(
     lake: str, *, keep_hours: int = KEEP_HOURS, before: date | None = None, sort_by: Sequence[str] = ()
 ) -> list[Compacted]:
-    """Compact all tables of a lake, and return what was done. Rows of days before `before` are deleted.
+    """Compact all tables of a lake, and return the counts. Rows of days before `before` are deleted.
 
     With `sort_by`, days that have new files are sorted by these columns, in tables that have them.
 
@@ -66,7 +66,7 @@ def compact(
     from deltalake.exceptions import DeltaError
 
     if keep_hours < KEEP_HOURS_MIN:
-        raise PipelineError(f"what was replaced is kept for {KEEP_HOURS_MIN} hour at least")
+        raise PipelineError(f"--keep-hours must be at least {KEEP_HOURS_MIN}")
     done = []
     _check_columns(lake, sort_by)
     is_mirrored = iceberg.is_kept(lake)
@@ -84,12 +84,12 @@ def compact(
             changed = _sorted(table, sort_by) if sort_by else None
             changed = changed or table.optimize.compact()
             completed = _complete(table, name)
-            stored.sync()  # before the files go that were replaced
+            stored.sync()  # before the replaced files are removed
             if is_mirrored:
                 iceberg.update(lake, name, keep_hours)
             removed = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
             table.create_checkpoint()
-            stored.sync()  # before the commits go that are in the checkpoint
+            stored.sync()  # before the commits in the checkpoint are removed
             table.cleanup_metadata()
         except DeltaError as error:
             raise PipelineError(f"can't compact {name} of {lake}: {last_line(error)}") from None
@@ -102,7 +102,7 @@ def compact(
 
 
 def _check_columns(lake: str, columns: Sequence[str]) -> None:
-    """Raise PipelineError if no table has a column."""
+    """Raise PipelineError for a column that no table has."""
     tables = [table for table in (Table(lake, name) for name in TABLES) if table.exists]
     known = {field.name for table in tables for field in table.open().schema().fields} - {DAY, *NESTED}
     for column in columns:
@@ -129,9 +129,9 @@ def _sorted(table: DeltaTable, columns: Sequence[str]) -> dict[str, int] | None:
 
 
 def _complete(table: DeltaTable, name: str) -> int:
-    """Write files anew whose statistics the log lacks, as earlier releases left them out. Return how many there were.
+    """Rewrite files whose statistics earlier releases left out of the log. Return how many there were.
 
-    Other readers take a statistic that is missing for one that excludes the file. Files that were merged have all.
+    Other readers wrongly skip a file whose statistics are missing. Merged files have all statistics.
     """
     import pyarrow as pa
 
@@ -147,7 +147,7 @@ def _complete(table: DeltaTable, name: str) -> int:
 
 
 def _keep(table: DeltaTable, hours: int) -> None:
-    """Have the log keep replaced files for so long. Files that it does not know are removed by their age."""
+    """Set how long the log keeps replaced files. Files that are not in the log are removed by their age."""
     wanted = {
         "delta.deletedFileRetentionDuration": f"interval {hours} hours",
         "delta.logRetentionDuration": f"interval {max(hours, LOG_HOURS)} hours",
@@ -167,7 +167,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
         type=int,
         default=KEEP_HOURS,
         metavar="N",
-        help=f"how many hours replaced files are kept, for readers and for looking back ({KEEP_HOURS})",
+        help=f"how many hours to keep replaced files, for readers and earlier versions ({KEEP_HOURS})",
     )
     parser.add_argument(
         "--delete-before",

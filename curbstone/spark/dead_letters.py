@@ -1,4 +1,4 @@
-"""The dead letters of the report: counted by the queue they came from, the reason, and the consumer's error text."""
+"""The dead letters of the report: counted by the queue where they died, the reason, and the consumer's error text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An example of a dead letter: the id that the message had in its queue, and the beginning of its body.
+    """An example of a dead letter: the message's id in its queue, and the beginning of its body.
 
     `place` is the queue that the dead letter was in (`project/queue`).
     """
@@ -118,8 +118,8 @@ _COLUMNS = f"""
     coalesce(headers['x-dead-id'], ''), coalesce(headers['x-dead-tries'], ''), body[:{SAMPLE_BYTES}]
 """
 _AGE = "lpad(epoch_ms(died)::VARCHAR, 20, '0') || lpad(seq::VARCHAR, 20, '0') || id"
-"""The order of death. Of those that died in the same millisecond, the later seq is the later one, so that the same
-dead letters always give the same samples.
+"""The order of death. In the same millisecond the higher seq is the later one, so that the same dead letters always
+give the same samples.
 """
 _KINDS = f"""
     SELECT came_from AS queue, reason, error, count(*) AS "count", max(died) AS last,

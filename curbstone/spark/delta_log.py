@@ -1,8 +1,8 @@
-"""The log of a Delta table, as far as `deltalake` does not show it: all application transactions, and syncing it.
+"""Functions for the log of a Delta table that `deltalake` lacks: all application transactions, and syncs.
 
-On a local disk nothing that `deltalake` writes is synced. So `sync` is called before what was archived is acked, for
-all commits since the last that is known to be synced, because a compaction may have made some of them. And `repair`
-removes commits that a power cut has damaged before that. Object stores confirm only what is stored.
+`deltalake` does not sync what it writes to a local disk. So `sync` is called before archived messages are acked, for
+all commits since the last one known to be synced, including those of a compaction. And `repair` removes commits that a
+power cut has damaged before that. Object stores confirm only durable data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LOG = "_delta_log"
 SYNCED = "curbstoneSynced"
-"""The member of a commit's information that says up to which version its process had synced the table before."""
+"""The member of a commit's information with the version up to which its process had synced the table before."""
 _COMMIT = re.compile(r"(\d{20})\.json")
 _LAST, _CHECKPOINT = "_last_checkpoint", ".checkpoint.parquet"
 _PARQUET = b"PAR1"
@@ -52,7 +52,7 @@ def transactions(uri: str) -> dict[str, int]:
 
 
 def durable(uri: str) -> int:
-    """Return the version up to which a local table was synced, by what its commits say of that; -1 if none does."""
+    """Return the version up to which a local table was synced, according to its commits; -1 if none records it."""
     files, root = _local(uri)
     if files is None:
         return -1
@@ -64,7 +64,7 @@ def durable(uri: str) -> int:
 
 
 def sync(uri: str, since: int) -> int:
-    """Sync the commits of a local table after the version `since`, by all writers, with the files that they add.
+    """Sync the commits of all writers of a local table after the version `since`, with the files that they add.
 
     Also sync the checkpoints of the log, and the folders of all of them. Return the last version.
     """
@@ -85,7 +85,7 @@ def sync(uri: str, since: int) -> int:
 def repair(uri: str) -> str:
     """Set aside the commits of a local table that a power cut has damaged, with all later ones.
 
-    A commit is damaged if it, or a file that it adds, is not whole. Only commits that were never synced are looked at,
+    A commit is damaged if it, or a file that it adds, is incomplete. Only commits that were never synced are checked,
     so none of them was acked. Return the name of the first one's file, or "". Only one process at a time may call
     this.
     """
@@ -116,7 +116,7 @@ def repair(uri: str) -> str:
 
 
 def _actions(files: fs.FileSystem, path: str) -> list[dict[str, Any]] | None:
-    """Return the actions of a commit, or None if its file is not whole."""
+    """Return the actions of a commit, or None if its file is incomplete."""
     from curbstone.spark.parts import text_of
 
     try:
@@ -135,7 +135,7 @@ def _added(actions: Iterable[dict[str, Any]], root: str) -> list[str]:
 
 
 def _is_whole(add: dict[str, Any], root: str) -> bool:
-    """Return whether a file has its size, and the end that a Parquet file has."""
+    """Return whether a file has its expected size, and ends as a Parquet file does."""
     path = f"{root}/{unquote(add['path'])}"
     return os.path.isfile(path) and os.path.getsize(path) == add["size"] and _ends_well(path)
 

@@ -1,4 +1,4 @@
-"""Errors of the pipeline, one line each, and the mark by which that line is found again in Spark's own error texts."""
+"""Errors of the pipeline, one line each, and the pattern that finds this line in Spark's own error texts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 
 _MARK = re.compile(r"(?:PipelineError|Refused|NoRoom|DataLoss|GroupInUse|Unreachable): (curbstone: [^\n]*)")
 
-# In an error that Spark shows as a traceback: the line with the cause, and not the line of the bridge to Java.
+# In an error that Spark shows as a traceback: the line with the cause, not the line of the bridge to Java.
 _CAUSE = re.compile(r"^(?:: )?([\w.$]+(?:Error|Exception): (?!An error occurred while calling).*)", re.MULTILINE)
-# In an error of Java that comes over that bridge: the cause.
+# In an error of Java that is passed over that bridge: the cause.
 _JAVA = re.compile(r"^An error occurred while calling \S+\n: (.*)", re.MULTILINE)
 
 
@@ -37,17 +37,17 @@ class Unreachable(PipelineError):
 
 
 class NoRoom(PipelineError):
-    """More would be staged than the server takes."""
+    """The server has no room to stage more."""
 
 
 class DataLoss(PipelineError):
-    """Messages that should have been read are gone. The text says which."""
+    """Messages that should have been read are gone. The text names them."""
 
 
 class GroupInUse(PipelineError):
     """Another query reads through the same group, so each would miss the messages that the other has acked.
 
-    `acked` is set if this query is new in the group and is behind it: everything up to there was acked.
+    `acked` is set if this query is new in the group and behind it: it is the last acked seq.
     """
 
     def __init__(self, reason: str, acked: int | None = None) -> None:
@@ -56,7 +56,7 @@ class GroupInUse(PipelineError):
 
 
 def last_line(error: BaseException) -> str:
-    """Return one line for an error. If Spark's error contains one of ours, however deep, it is our line."""
+    """Return one line for an error. If Spark's error contains one of ours at any depth, return our line."""
     text = str(error)
     found = _MARK.findall(text)
     if found:

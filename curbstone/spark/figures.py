@@ -2,9 +2,9 @@
 
 A message counts as published once for each group that reads the queue (the unnamed group always does), because each of
 them has to settle it. A message that names its groups counts for those. Latency is the exact time from publish to
-settle; that of a named group leaves out messages from before its first settle, because a group that was declared late
-finds a backlog whose age says nothing about it. The backlog is the number of messages published and not yet settled,
-rejected, expired, purged or skipped, since the beginning of the journal and the lake.
+settle; that of a named group excludes messages from before its first settle, because the age of the backlog that a late
+group finds says nothing about the group. The backlog is the number of messages published and not yet settled, rejected,
+expired, purged or skipped, since the beginning of the journal and the lake.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MINUTES_MAX = 500_000
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """The figures of one minute, or of another stretch of time that begins at `minute`.
+    """The figures of one minute, or of another interval that begins at `minute`.
 
     `p50` and so on are latencies in ms, None if nothing was settled. `rejected` counts dead letters. `skipped` counts
-    messages that a group lost because it was overtaken in a full queue.
+    messages that a group lost in a full queue.
     """
 
     project: str
@@ -53,7 +53,7 @@ class Minute:
 
 
 def gather(base: duckdb.DuckDBPyConnection, *, server: Address | None, queues: Sequence[str], lake: str) -> None:
-    """Make the tables `events` and `published` from the server's journals of `queues`, the lake's journal, or both.
+    """Create the tables `events` and `published` from the server's journals of `queues`, the lake's journal, or both.
 
     `events` has each event once. `published` has each message once for each group it names ("" means all groups). It
     also has messages from before the beginning of the journal, if they are in the lake. Raises PipelineError if there
@@ -96,7 +96,7 @@ def minutes(
 
     Each row covers `step_s` seconds.
 
-    `queues` (`project/queue`) and the times limit what is returned, not what is counted.
+    `queues` (`project/queue`) and the times limit the returned rows, not what they count.
     """
     step_ms = step_s * 1000
     base.execute(_MINUTES.format(step_s=step_s, step_ms=step_ms))
@@ -121,7 +121,7 @@ def range_s(
     since_ms: int | None = None,
     until_ms: int | None = None,
 ) -> float:
-    """Return how many seconds lie between the first and the last event of these queues and times; 0 without events."""
+    """Return the seconds between the first and the last event of these queues and times; 0 without events."""
     query = """
         SELECT (max(epoch_ms("time")) - min(epoch_ms("time"))) / 1000 FROM events
         WHERE (len($queues) = 0 OR list_contains($queues, project || '/' || queue))

@@ -142,7 +142,7 @@ def _read_entries(data: bytes, at: int, end: int, head: tuple[int, int], page: P
 def _read_alike(data: bytes, at: int, end: int, head: tuple[int, int], page: Page) -> bool:
     """Add entries that all have the same cuts, ten times as fast. If they differ, add nothing and return False.
 
-    Each byte of a field is taken from all entries by one slice with a step.
+    One slice with a step reads a byte of a field from all entries.
     """
     first, count = head
     size = (end - at) // count
@@ -204,9 +204,9 @@ _NAMES_WITH_A_MEANING = re.compile(r"x-.*|ce-.*|content-(type|encoding)|trace(pa
 
 
 def plain_names(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of a message with the names that its client gave them, so `lang` in place of `x-msg-x-lang`.
+    """Return the headers of a message with its client's own names, such as `lang` for `x-msg-x-lang`.
 
-    The prefix stays where the name has another meaning without it. If two become the same, the first one counts.
+    The prefix stays where the name has another meaning without it. If two names become equal, the first one counts.
     """
     found: dict[str, str] = {}
     for name, value in headers.items():
@@ -224,7 +224,7 @@ def read_block(block: bytes) -> dict[str, str]:
                 found.setdefault(name, value)
             return found
         except HeaderError:
-            found.clear()  # a malformed header must not stop a pipeline, so the block is read without unescaping
+            found.clear()  # a malformed header must not stop a pipeline, so read the block without unescaping
     for line in block.decode("utf-8", "replace").split("\n")[:-1]:
         name, _, value = line.partition(":")
         if name not in found:
@@ -233,7 +233,7 @@ def read_block(block: bytes) -> dict[str, str]:
 
 
 def read_extras(extras: bytes) -> tuple[int, list[str] | None]:
-    """Return the time or duration in ms (0 for none), and the groups that are named, or None. Raise BadPage."""
+    """Return the time or duration in ms (0 for none), and the named groups, or None. Raise BadPage."""
     try:
         names = extras[_TTL.size :].decode()
         return _TTL.unpack_from(extras)[0], names.split(",") if names else None
@@ -242,7 +242,7 @@ def read_extras(extras: bytes) -> tuple[int, list[str] | None]:
 
 
 def write_extras(time_ms: int, groups: Sequence[str] | None) -> bytes:
-    """Return the bytes of extras. They are empty if there is no time and no group."""
+    """Return the bytes of extras, which are empty without a time and groups."""
     return _TTL.pack(time_ms) + ",".join(groups or ()).encode() if time_ms or groups else b""
 
 

@@ -1,7 +1,8 @@
-"""Gaps: messages that a stream could not read any more. The offset of the next batch has them, and so has a lake.
+"""Gaps: messages that were gone before a stream could read them. The offset of the next batch records them.
 
-In a lake they are the table `gaps`. The gaps of a queue have numbers, and the commit of a batch has the number of its
-last gap (see `positions`). So gaps of a batch that a kill has prevented are known by their numbers, and are removed.
+A lake has them in the table `gaps`. The gaps of a queue have numbers, and the commit of a batch has the number of its
+last gap (see `positions`). So gaps of a batch that was killed before its commit are recognized by their numbers and
+removed.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ if TYPE_CHECKING:
 
 GAPS = "gaps"
 
-MADE_ANEW = "the queue was deleted and made anew"
+MADE_ANEW = "the queue was deleted and created again"
 DELETED = "the queue was deleted"
 GROUP_DELETED = "the group was deleted, and consumers may have settled messages since"
-OTHER_READER = "another reader of the group was done with them"
-GIVEN_UP = "given up while the queue was full, or purged"
-EARLIER = "lost before the first batch: given up while the queue was full, or purged"
+OTHER_READER = "another reader of the group had acked them"
+GIVEN_UP = "dropped while the queue was full, or purged"
+EARLIER = "lost before the first batch: dropped while the queue was full, or purged"
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Lost messages: from seq `low` on, all below `high`. `high` is None if the end of the queue is not known.
+    """Lost messages from seq `low` up to, but not including, `high`, which is None if the queue's end is unknown.
 
-    `lost` is how many; None if that is not known, but it is at least `at_least`.
+    `lost` is their number; None if it is only known to be at least `at_least`.
     """
 
     queue: str
@@ -57,12 +58,12 @@ class Gap:
 
     def error(self, group: str, advice: str) -> DataLoss:
         """Return the error that names this gap."""
-        count = f"{self.lost} lost" if self.lost is not None else f"how many is unknown, at least {self.at_least}"
+        count = f"{self.lost} lost" if self.lost is not None else f"an unknown number, at least {self.at_least}"
         return data_loss(self.queue, group, self.low, self.high, f"{self.why}, {count}; {advice}")
 
 
 def data_loss(queue: str, group: str, low: int, high: int | None, why: str) -> DataLoss:
-    """Return the error that says which messages are missing."""
+    """Return the error that names the missing messages."""
     reader = f" group={group}" if group else ""
     return DataLoss(f"DATA_LOSS queue={queue}{reader} missing=[{low},{'…' if high is None else high}): {why}")
 
@@ -76,7 +77,7 @@ def gaps_in(offset: Mapping[str, Mapping[str, Any]]) -> list[Gap]:
 
 
 def record(lake: str, gaps: Iterable[tuple[int, Gap]]) -> None:
-    """Add gaps with their numbers to the table. On a local disk, it is synced at the return."""
+    """Add gaps with their numbers to the table. On a local disk, sync it before returning."""
     import pyarrow as pa
     from deltalake import DeltaTable, write_deltalake
     from deltalake.exceptions import DeltaError
@@ -98,7 +99,7 @@ def record(lake: str, gaps: Iterable[tuple[int, Gap]]) -> None:
 
 
 def remove_after(lake: str, numbers: Mapping[str, int]) -> None:
-    """Remove the gaps of queues with greater numbers than these, which belong to batches that were never committed."""
+    """Remove the gaps of queues with higher numbers than these; they belong to batches that were never committed."""
     from deltalake import DeltaTable
 
     uri = _uri(lake)

@@ -1,7 +1,7 @@
-"""`curbstone pipeline iceberg`: makes the tables of a lake readable as Iceberg tables, too, with the same data files.
+"""`curbstone pipeline iceberg`: makes the tables of a lake readable as Iceberg tables, with the same data files.
 
-`iceberg/messages` in the lake becomes an Iceberg table; see `iceberg_table`. The Delta table remains the only record of
-what was archived. Archives and compactions keep the Iceberg tables current once they exist.
+`iceberg/messages` in the lake becomes an Iceberg table; see `iceberg_table`. The Delta table remains the authoritative
+record. Archives and compactions keep the Iceberg tables current once they exist.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from curbstone.spark.table import KEEP_HOURS, absolute
 
 FOLDER = "iceberg"
 EVERY_S = 60.0
-"""How often a running archive brings the tables up to date, at most."""
+"""How often a running archive updates the tables, at most."""
 
 
 def is_kept(lake: str) -> bool:
@@ -44,9 +44,9 @@ def names_in(lake: str) -> list[str]:
 
 
 def update(lake: str, name: str, keep_hours: float = KEEP_HOURS) -> int:
-    """Bring an Iceberg table to the version of the Delta table, which is returned. Raise PipelineError.
+    """Update an Iceberg table to the version of the Delta table, and return the version. Raise PipelineError.
 
-    Snapshots older than `keep_hours` are forgotten, because `compact` may remove their files.
+    Snapshots older than `keep_hours` are removed, because `compact` may delete their files.
     """
     from deltalake import DeltaTable
 
@@ -60,7 +60,7 @@ def update(lake: str, name: str, keep_hours: float = KEEP_HOURS) -> int:
 
 
 class Mirrors:
-    """The Iceberg tables of a lake, if it has them, which its archive keeps current."""
+    """The Iceberg tables, if any, that a lake's archive keeps current."""
 
     def __init__(self, lake: str) -> None:
         """Raise PipelineError if there are any, and pyiceberg is missing."""
@@ -69,7 +69,7 @@ class Mirrors:
         self._updated_at = -EVERY_S
 
     def update(self, *, at_once: bool = False) -> None:
-        """Bring them up to date, unless that was done less than EVERY_S ago."""
+        """Update them, unless the last update was less than EVERY_S ago."""
         if self._is_kept and (at_once or time.monotonic() - self._updated_at >= EVERY_S):
             for name in names_in(self._lake):
                 update(self._lake, name)
@@ -84,7 +84,7 @@ def _check_installed() -> None:
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """Parse and return the command line. End the process with code 2 if it is wrong."""
     parser = jobs.parser(
-        "iceberg", "Make a lake readable as Iceberg tables, too, and bring them up to date.", server=False
+        "iceberg", "Create or update Iceberg tables for a lake, with the same data files.", server=False
     )
     parser.add_argument("lake", metavar="LAKE", help="the lake that `archive` fills; it may be running")
     return parser.parse_args(given)

@@ -1,11 +1,11 @@
-"""An Iceberg table that has the files of a Delta table, in the layout that needs no catalog. Needs pyiceberg.
+"""An Iceberg table with the files of a Delta table, in the layout that needs no catalog. Needs pyiceberg.
 
 Its folder has `metadata/vN.metadata.json` for version N of the Delta table, and `version-hint.text` with the newest N.
-So a process that is killed leaves the version before, one that is repeated changes nothing, and two that write the same
-version write the same rows. On a local disk, everything that a version names is synced before the version is readable.
+So a killed process leaves the previous version, a repeated update changes nothing, and two processes that write the
+same version write the same rows. On a local disk, all files of a version are synced before the version is readable.
 
 The files have no field ids, so a name mapping connects their columns to the schema. Iceberg derives the partition of a
-row from its columns: in place of `date`, which the files lack, tables are partitioned by the day of their time.
+row from its columns: because the files lack `date`, tables are partitioned by the day of their time.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from curbstone.spark.failure import PipelineError
 from curbstone.spark.parts import filesystem, text_of
 
 SNAPSHOTS = 100
-"""So many snapshots are kept, and up to twice as many before earlier ones are forgotten."""
+"""How many snapshots are kept; earlier ones are removed when there are twice as many."""
 UNUSED_S = 3600
-"""Files of the metadata that no snapshot needs are kept so long, for readers that began earlier."""
+"""How long unused metadata files are kept for readers that began earlier."""
 _DELTA, _VERSION = "curbstone.delta-table", "curbstone.delta-version"
 _METADATA = re.compile(r"v(\d+)\.metadata\.json")
 _HINT = "version-hint.text"
@@ -56,9 +56,9 @@ _EPOCH = date(1970, 1, 1)
 
 
 def bring(folder: str, uri: str, delta: DeltaTable, keep_hours: float) -> None:
-    """Bring the Iceberg table in a folder to the version of a Delta table, which is at `uri`.
+    """Update the Iceberg table in a folder to the version of a Delta table, which is at `uri`.
 
-    Snapshots older than `keep_hours` are forgotten.
+    Snapshots older than `keep_hours` are removed.
     """
     home = _Folder(folder)
     table = home.open()
@@ -72,7 +72,7 @@ def bring(folder: str, uri: str, delta: DeltaTable, keep_hours: float) -> None:
 
 
 class _Files(PyArrowFileIO):
-    """Files as the other jobs see them, with the settings for object stores from the environment."""
+    """Opens files like the other jobs, with the settings for object stores from the environment."""
 
     def _initialize_fs(self, scheme: str, netloc: str | None = None) -> fs.FileSystem:
         return fs.LocalFileSystem() if scheme == "file" else filesystem(f"{scheme}://{netloc}")[0]
@@ -132,7 +132,7 @@ class _Folder(NoopCatalog):
         return CommitTableResponse(metadata=metadata, metadata_location=path)
 
     def point_at(self, table: Table) -> None:
-        """Name the table's version as the newest, if a process that was killed or slower has left another."""
+        """Record the table's version as the newest, if a killed or slower process has recorded another."""
         version = table.properties[_VERSION]
         if text_of(self._files, f"{self._root}/{_HINT}") != version:
             self._write(_HINT, version)
@@ -167,8 +167,8 @@ class _Folder(NoopCatalog):
 def _continues(table: Table, folder: str, delta: DeltaTable) -> bool:
     """Return whether a table is of this Delta table, in this version or an earlier one.
 
-    It is not if the lake was copied, restored or made anew. And no snapshot may be older than the one before it, so the
-    table is also begun anew after the clock has gone back.
+    It is not if the lake was copied, restored or created again. No snapshot may be older than its predecessor, so the
+    table is also created again after the clock has moved back.
     """
     is_same: bool = table.location() == folder and table.properties.get(_DELTA) == str(delta.metadata().id)
     is_past = table.metadata.last_updated_ms <= time.time_ns() // 1_000_000
@@ -176,7 +176,7 @@ def _continues(table: Table, folder: str, delta: DeltaTable) -> bool:
 
 
 def _commit(table: Table, uri: str, delta: DeltaTable, keep_hours: float) -> bool:
-    """Commit a version as one snapshot. Return whether earlier snapshots were forgotten, or there were none."""
+    """Commit a version as one snapshot. Return whether earlier snapshots were removed, or there were none."""
     found = pa.table(delta.get_add_actions(flatten=True))
     wanted = {f"{uri}/{unquote(path)}": row for row, path in enumerate(found.column("path").to_pylist())}
     known = _data_files(table)
@@ -225,7 +225,7 @@ def _data_files(table: Table) -> dict[str, DataFile]:
 
 
 def _data_file(facts: Mapping[str, Any], uri: str, schema: Schema, spec: PartitionSpec) -> DataFile:
-    """Return a data file, by what the Delta log says of it."""
+    """Return a data file from its facts in the Delta log."""
     if facts.get("num_records") is None:
         raise PipelineError(f"the log of {uri} lacks statistics; run `curbstone pipeline compact` once")
     columns = [field for field in schema.fields if field.field_type.is_primitive]
@@ -248,7 +248,7 @@ def _data_file(facts: Mapping[str, Any], uri: str, schema: Schema, spec: Partiti
 
 
 def _rounded_up(most: Any) -> Any:
-    """Return a greatest value. The log has milliseconds of times, and some writers round down."""
+    """Return a maximum, rounded up, because the log has times in ms, and some writers round down."""
     return most + timedelta(milliseconds=1) if isinstance(most, datetime) else most
 
 
@@ -263,7 +263,7 @@ def _arrow_schema(delta: DeltaTable) -> pa.Schema:
 
 
 def _partition_fields(delta: DeltaTable, schema: Schema) -> list[PartitionField]:
-    """Return how a table is partitioned: by queue, if its Delta table is, and by the day of its time."""
+    """Return the partition fields: the queue, if the Delta table is partitioned by it, and the day of its time."""
     names = delta.metadata().partition_columns
     moment = next((name for name in MOMENT.values() if name in schema.column_names), "")
     of = {QUEUE: (QUEUE, IdentityTransform()), DAY: (moment, DayTransform())}

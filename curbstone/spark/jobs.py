@@ -23,7 +23,7 @@ DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
 
 class Wrong(PipelineError):
-    """The command line asks for something impossible."""
+    """The command line is wrong."""
 
 
 def parser(name: str, text: str, *, server: bool = True) -> argparse.ArgumentParser:
@@ -31,8 +31,7 @@ def parser(name: str, text: str, *, server: bool = True) -> argparse.ArgumentPar
     made = argparse.ArgumentParser(
         prog=f"curbstone pipeline {name}",
         description=text,
-        epilog="Exit codes: 0 done; 1 it can't be done; 2 the command line is wrong; 130 interrupted;"
-        " 143 ended by SIGTERM.",
+        epilog="Exit codes: 0 done; 1 failed; 2 the command line is wrong; 130 interrupted; 143 ended by SIGTERM.",
         allow_abbrev=False,
     )
     if not server:
@@ -50,14 +49,14 @@ def parser(name: str, text: str, *, server: bool = True) -> argparse.ArgumentPar
     made.add_argument(
         "--ca-file",
         metavar="FILE",
-        help="certificates of the authority that signed the server's, if this machine does not know it",
+        help="certificates of the authority that signed the server's, if this machine does not trust it",
     )
     made.add_argument("--verbose", action="store_true", help="show Spark's own log on stderr")
     return made
 
 
 def source_options(known: argparse.Namespace) -> dict[str, str]:
-    """Return the options of the data source that the common arguments stand for."""
+    """Return the options of the data source from the common arguments."""
     found = {"url": known.server}
     if known.token_file:
         found["tokenFile"] = known.token_file
@@ -67,9 +66,9 @@ def source_options(known: argparse.Namespace) -> dict[str, str]:
 
 
 LAKE_PACKAGES = ("deltalake", "pyarrow")
-"""The packages that jobs on a lake alone need."""
+"""The packages for jobs on a lake."""
 SQL_PACKAGES = (*LAKE_PACKAGES, "duckdb")
-"""The packages that jobs with queries on a lake need."""
+"""The packages for jobs with queries on a lake."""
 
 
 def run(job: Callable[[argparse.Namespace], str], known: argparse.Namespace, *, needs: Sequence[str] = PACKAGES) -> int:
@@ -84,7 +83,7 @@ def run(job: Callable[[argparse.Namespace], str], known: argparse.Namespace, *, 
     except PipelineError as error:
         return _fail(error, FAILED)
     except Exception as error:
-        # Spark and Java raise errors of any type with pages of stack. Only the first line counts, or our line in it.
+        # Spark and Java raise errors of any type with long stack traces. Only the first line counts, or our line in it.
         if known.verbose:
             raise
         return _fail(error, FAILED)
@@ -120,7 +119,7 @@ def counted(count: int, what: str) -> str:
 
 
 def show_status(text: str) -> None:
-    """Show the progress in one line that is overwritten, on a terminal only."""
+    """On a terminal, show the progress in one line that is overwritten."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
@@ -132,6 +131,6 @@ def clear_status() -> None:
 
 
 def warn(text: str) -> None:
-    """Print a warning, also if stderr is no terminal."""
+    """Print a warning, even if stderr is not a terminal."""
     clear_status()
     print(f"curbstone: {text}", file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
 """Reading the journal as a stream. An offset is `{queue: {"position": n, "epoch": …}}`; position 0 is the oldest event.
 
-Positions are opaque and grow, so the end of a batch is found by fetching its page. The task gets the page together with
-its range. Only after a restart, when the batch is known from the checkpoint alone, does the task fetch the page itself.
-Nothing is acked, because a journal lasts as long as the segments of the log, with or without readers.
+Positions are opaque and increase, so the end of a batch is found by fetching its page. The task gets the page together
+with its range. Only after a restart, when the batch is known from the checkpoint alone, does the task fetch the page
+itself. Nothing is acked, because a journal lasts as long as the segments of the log, with or without readers.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ log = logging.getLogger("curbstone.spark")
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module's text."""
+    """Implements Spark's streaming source for the journal."""
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
         self._server = Client(options.address)
         self._ends: dict[str, int] | None = None
-        """Where each journal ended when it was first asked for, if the query stops there."""
+        """The first known end of each journal, if the query stops there."""
         self._fetched: dict[str, Fetched] = {}
 
     def initialOffset(self) -> Offset:
@@ -114,12 +114,12 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if refused.status != calls.GONE or not isinstance(first, int):
             raise refused
         if is_known:
-            self._lost(queue, at, first, "the log no longer reaches back so far; read the journal more often")
+            self._lost(queue, at, first, "the log no longer has these events; read the journal more often")
         return {**at, "position": first}
 
     def _lost(self, queue: str, at: dict[str, Any], first: int | None, why: str) -> None:
-        """Warn of events that were lost, or raise DataLoss if the options say so."""
+        """Warn of lost events, or raise DataLoss if the options say so."""
         if self._options.fail_on_loss:
             why = f"{why}, or set failOnDataLoss=false"
             raise data_loss(f"{queue} (journal)", "", at["position"], first, why) from None
-        log.warning("curbstone: %s: the journal is gone from position %d on: %s", queue, at["position"], why)
+        log.warning("curbstone: %s: journal events are lost from position %d on: %s", queue, at["position"], why)

@@ -1,4 +1,4 @@
-"""The current contents of a running server as Arrow, read page by page. Nothing is taken from any consumer."""
+"""The current contents of a running server as Arrow, read page by page without taking messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _listed(server: Client, project: str, queues: Sequence[str]) -> list[dict[st
 
 
 def counts(server: Client, project: str, queues: Sequence[str]) -> pa.Table:
-    """Return how many messages are in these queues, or in all of a project. Raise PipelineError."""
+    """Return the number of messages in these queues, or in all queues of a project. Raise PipelineError."""
     numbers = ("rdy", "wip", "delayed", "consumers", "bytes", "cap")
     columns: dict[str, list[Any]] = {name: [] for name in ("project", "queue", *numbers)}
     for one in _listed(server, project, queues):
@@ -48,7 +48,7 @@ def counts(server: Client, project: str, queues: Sequence[str]) -> pa.Table:
 def messages(
     server: Client, project: str, queues: Sequence[str], *, plain_headers: bool = True
 ) -> pa.RecordBatchReader:
-    """Return the messages in these queues, or in all of a project, with the columns of a lake."""
+    """Return the messages in these queues, or in all queues of a project, with the columns of a lake."""
     names = [f"{one['project']}/{one['name']}" for one in _listed(server, project, queues)]
     schema = stored_schema(MESSAGES)
     batches = (batch for name in names for batch in _pages(server, name, schema, plain_headers))
@@ -73,7 +73,7 @@ def _pages(server: Client, queue: str, schema: pa.Schema, plain_headers: bool) -
 
 
 def journal(server: Client, queues: Iterable[str]) -> pa.RecordBatchReader:
-    """Return the events still in the journals of these queues (`project/queue`), with the columns of a lake."""
+    """Return the remaining events of the journals of these queues (`project/queue`), with the columns of a lake."""
     schema = stored_schema(JOURNAL)
     batches = (batch for queue in queues for batch in _events(server, queue, schema))
     return pa.RecordBatchReader.from_batches(schema, batches)

@@ -1,7 +1,7 @@
 """The options of `spark.read.format("curbstone")`, and of `readStream`, `write` and `writeStream`, checked on the
 driver.
 
-Names are not case-sensitive, as usual in Spark. An unknown option is an error, because ignoring a misspelt one would
+Names are not case-sensitive, as usual in Spark. An unknown option is an error, because ignoring a misspelt one could
 read the wrong messages. Spark passes all values as text.
 """
 
@@ -27,7 +27,7 @@ URL_VARIABLE, TOKEN_VARIABLE = "CURBSTONE_SERVER", "CURBSTONE_TOKEN"
 TOKEN_FILE_VARIABLE, CA_FILE_VARIABLE = "CURBSTONE_TOKEN_FILE", "CURBSTONE_CA_FILE"
 """These four variables have the same meaning for a pipeline as for the command line."""
 CORES_VARIABLE, CORES_UNKNOWN = "CURBSTONE_SPARK_CORES", 4
-"""Spark does not tell a data source how many cores there are. `register` does, by the environment of Python workers."""
+"""Spark does not pass the number of cores to a data source. `register` does, by the environment of Python workers."""
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
 TRIGGER_DELAY_S = 15 * 60
@@ -50,19 +50,19 @@ _ALIASES = {
     "topic": "queue",
     "kafka.group.id": "groupId",
 }
-"""Options of Spark's source and sink for Kafka that mean the same under another name. Most have the same name here."""
+"""Options of Spark's source and sink for Kafka with another name for the same meaning. Most have the same name here."""
 _KAFKA_PARTITION = "0"
 """A queue corresponds to a topic with one partition."""
 # Spark itself adds these to the options.
 _SPARKS = {"path", "checkpointlocation", "queryname"}
 
 PER_TRIGGER = 250_000
-"""The default size of a micro-batch. Starting one takes a quarter of a second of CPU, a fifth of the time it takes to
-write so many messages of 100 bytes to Parquet.
+"""The default size of a micro-batch. Starting one takes a quarter of a second of CPU, a fifth of the time for writing
+this many messages of 100 bytes to Parquet.
 """
 FIT = "staged"
-"""Asks the server to limit a micro-batch. One that is written into a queue must fit the server's --max-staged, and
-Spark never shrinks a batch that it has planned. So the server says at planning how far a part of that limit reaches.
+"""Lets the server limit a micro-batch. One that is written to a queue must fit the server's --max-staged, and Spark
+never shrinks a planned batch. So at planning the server returns how far a part of that limit reaches.
 """
 PER_PARTITION = 250_000
 
@@ -74,7 +74,7 @@ Place = str | int
 
 @dataclass(frozen=True)
 class Places:
-    """Where to begin or end: a `default`, and other places for some queues, by full name."""
+    """Where to begin or end: a `default`, and places for single queues, by full name."""
 
     default: Place
     of_queues: Mapping[str, Place] = field(default_factory=dict)
@@ -99,14 +99,14 @@ class ReadOptions:
     end_ms: int | None
     per_trigger: int
     bytes_per_trigger: str
-    """A number, or FIT for the size that the server thinks fit for a staged transaction."""
+    """A number, or FIT for the server's choice for a staged transaction."""
     per_trigger_min: int
-    """Fewer messages are left for a later batch, but for no longer than `trigger_delay_s`."""
+    """Fewer messages wait for a later batch, but no longer than `trigger_delay_s`."""
     trigger_delay_s: float
     cores: int
     """How many tasks Spark can run at once."""
     partitions_min: int | None
-    """None if it was not given."""
+    """None if not set."""
     per_partition: int
     fail_on_loss: bool
     headers: bool
@@ -115,10 +115,10 @@ class ReadOptions:
     fetch_bytes: int
     poll_wait_s: float
     plain_headers: bool = True
-    """Whether headers have the names that clients gave them, or those of the log, as in lakes of earlier releases."""
+    """Whether headers have clients' own names, or those of the log, as in lakes of earlier releases."""
 
     def reads(self, queue: str) -> bool:
-        """Return whether a queue is one of those to read, whether it exists or not."""
+        """Return whether a queue is among those to read, even if it does not exist."""
         if not self.pattern:
             return queue in self.queues
         project, _, name = queue.partition("/")
@@ -137,7 +137,7 @@ class WriteOptions:
     queue: str
     transaction: str
     checkpoint: str
-    """The directory of a stream's checkpoint, or "" if it is not an option of the stream."""
+    """The directory of a stream's checkpoint, or "" if the stream has no such option."""
 
 
 class _Options:
@@ -150,12 +150,12 @@ class _Options:
             meant = _ALIASES.get(name.lower(), name)
             key = meant.lower() if meant in known else name.lower()
             if key in self._values:
-                raise PipelineError(f"options {meant} and {name}: they mean the same; give one of them")
+                raise PipelineError(f"options {meant} and {name} have the same meaning; use one of them")
             self._values[key] = value
         for name in self._values:
             if name not in names and name not in _SPARKS:
                 near = difflib.get_close_matches(name, names, 1)
-                hint = f"; did you mean {names[near[0]]}?" if near else f"; there are: {', '.join(sorted(known))}"
+                hint = f"; did you mean {names[near[0]]}?" if near else f"; known options: {', '.join(sorted(known))}"
                 raise PipelineError(f"unknown option {name!r}{hint}")
 
     def text(self, name: str, default: str = "") -> str:
@@ -165,7 +165,7 @@ class _Options:
         text = self.text(name, str(default))
         if not text.isdecimal() or not least <= int(text) <= most:
             limit = f"from {least} to {most}" if most < 1 << 62 else f"{least} or more"
-            raise PipelineError(f"option {name}={text!r}: a whole number, {limit}")
+            raise PipelineError(f"option {name}={text!r}: expected a whole number, {limit}")
         return int(text)
 
     def seconds(self, name: str, default: float) -> float:
@@ -176,13 +176,13 @@ class _Options:
         except ValueError:
             value = -1.0
         if not 0 <= value < 1e6:
-            raise PipelineError(f"option {name}={text!r}: seconds, 0 or more; or 15m, 2h")
+            raise PipelineError(f"option {name}={text!r}: expected seconds, 0 or more; or 15m, 2h")
         return value
 
     def yes(self, name: str, default: bool) -> bool:
         text = self.text(name, str(default)).lower()
         if text not in ("true", "false"):
-            raise PipelineError(f"option {name}={text!r}: true or false")
+            raise PipelineError(f"option {name}={text!r}: expected true or false")
         return text == "true"
 
     def moment(self, name: str) -> int | None:
@@ -197,7 +197,8 @@ def moment_ms(text: str, what: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise PipelineError(f"{what}={text!r}: milliseconds since 1970, or a time as 2026-01-31T12:00:00Z") from None
+        text = f"{what}={text!r}: expected milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z"
+        raise PipelineError(text) from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
 
@@ -213,7 +214,7 @@ def read_options(given: Mapping[str, str], *, stream: bool | None = None) -> Rea
     pattern = _pattern(options, queues)
     mode = options.text("mode", MESSAGES)
     if mode not in (MESSAGES, JOURNAL):
-        raise PipelineError(f"option mode={mode!r}: {MESSAGES} or {JOURNAL}")
+        raise PipelineError(f"option mode={mode!r}: expected {MESSAGES} or {JOURNAL}")
     found = ReadOptions(
         address=_address(options),
         mode=mode,
@@ -255,10 +256,10 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
     queue = options.text("queue")
     transaction = options.text("transactionId")
     if transaction and not _TRANSACTION.fullmatch(transaction):
-        raise PipelineError("option transactionId: 1 to 200 of A-Z a-z 0-9 . _ : -")
+        raise PipelineError("option transactionId: expected 1 to 200 of A-Z a-z 0-9 . _ : -")
     if transaction and stream:
         raise PipelineError(
-            "option transactionId: a streaming query has its own, made of its id and the batch's number"
+            "option transactionId: not for a streaming query, which derives it from its id and the batch's number"
         )
     full = str(checked_name(queue, project)) if queue else ""
     return WriteOptions(_address(options), project, full, transaction, options.text("checkpointLocation"))
@@ -266,11 +267,11 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
 
 def _check_together(found: ReadOptions, stream: bool | None) -> None:
     if found.start and found.start_ms is not None:
-        raise PipelineError("options startingOffsets and startingTimestamp: give one of them")
+        raise PipelineError("options startingOffsets and startingTimestamp: use one of them")
     if found.end and found.end_ms is not None:
-        raise PipelineError("options endingOffsets and endingTimestamp: give one of them")
+        raise PipelineError("options endingOffsets and endingTimestamp: use one of them")
     if found.mode == JOURNAL and (found.end or found.start_ms is not None or found.end_ms is not None or found.group):
-        raise PipelineError("mode=journal takes startingOffsets (a position, or earliest) and no group, end or time")
+        raise PipelineError("mode=journal allows startingOffsets (a position, or earliest), but no group, end or time")
     for name, places in (("startingOffsets", found.start), ("endingOffsets", found.end)):
         for queue in places.of_queues if places else ():
             if not found.reads(queue):
@@ -279,7 +280,7 @@ def _check_together(found: ReadOptions, stream: bool | None) -> None:
     if found.mode == JOURNAL and starts & {LATEST, GROUP}:
         raise PipelineError("mode=journal starts at a position, or at earliest")
     if stream is False and LATEST in starts:
-        raise PipelineError("option startingOffsets: a batch can't start at latest, there is nothing behind it")
+        raise PipelineError("option startingOffsets: a batch can't start at latest, because nothing follows it")
     if stream and (found.end or found.end_ms is not None):
         raise PipelineError("options endingOffsets and endingTimestamp are for batches; a stream has no end")
     if stream and LATEST in starts and not found.group:
@@ -303,20 +304,20 @@ def _address(options: _Options) -> Address:
     except ValueError:
         usable, parts = False, urlsplit("")
     if parts.username or parts.password:
-        raise PipelineError("option url: no user or password in it; use token or tokenFile")
+        raise PipelineError("option url: remove the user and password; use token or tokenFile")
     if not usable or parts.query or parts.fragment:
-        raise PipelineError(f"option url={url!r}: http://host:port")
+        raise PipelineError(f"option url={url!r}: expected http://host:port")
     request_s, retry_s = options.seconds("requestTimeout", 60), options.seconds("retryTimeout", 60)
     if not request_s:
-        raise PipelineError("option requestTimeout: seconds, more than 0")
+        raise PipelineError("option requestTimeout: expected seconds, more than 0")
     return Address(url.rstrip("/"), _token(options), request_s, retry_s, _ca_file(options, parts.scheme))
 
 
 def _ca_file(options: _Options, scheme: str) -> str:
-    """Return the file with the authorities to trust, or "" for those of the machine. Raise if it can't be read."""
+    """Return the file with trusted authorities, or "" for those of the machine. Raise if it can't be read."""
     file = options.text("caFile")
     if file and scheme != "https":
-        raise PipelineError("option caFile is for a url that begins with https://")
+        raise PipelineError("option caFile needs a url that begins with https://")
     file = file or (os.environ.get(CA_FILE_VARIABLE, "") if scheme == "https" else "")
     if file:
         check_ca_file(file)
@@ -326,7 +327,7 @@ def _ca_file(options: _Options, scheme: str) -> str:
 def _token(options: _Options) -> Secret:
     token, file = options.text("token"), options.text("tokenFile")
     if token and file:
-        raise PipelineError("options token and tokenFile: give one of them")
+        raise PipelineError("options token and tokenFile: use one of them")
     if not token and not file:
         file = os.environ.get(TOKEN_FILE_VARIABLE, "")
         token = "" if file else os.environ.get(TOKEN_VARIABLE, "")
@@ -334,10 +335,10 @@ def _token(options: _Options) -> Secret:
         try:
             token = Path(file).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "not text"
+            reason = getattr(error, "strerror", None) or "it is not text"
             raise PipelineError(f"option tokenFile={file!r}: {reason}") from None
     if token and (not token.isascii() or not token.isprintable() or " " in token):
-        raise PipelineError("the token holds characters that an HTTP header can't carry")
+        raise PipelineError("the token has characters that are not allowed in an HTTP header")
     return Secret(token)
 
 
@@ -348,7 +349,7 @@ def _project(options: _Options) -> str:
 def _queues(options: _Options, project: str) -> tuple[str, ...]:
     one, many = options.text("queue"), options.text("queues")
     if one and many:
-        raise PipelineError("options queue and queues: give one of them")
+        raise PipelineError("options queue and queues: use one of them")
     if one and "," in one:
         raise PipelineError("option queue names one queue; use queues for several")
     names = [name.strip() for name in (one or many).split(",") if name.strip()]
@@ -358,7 +359,7 @@ def _queues(options: _Options, project: str) -> tuple[str, ...]:
 def _pattern(options: _Options, queues: tuple[str, ...]) -> str:
     pattern = options.text("queuePattern")
     if bool(pattern) == bool(queues):
-        raise PipelineError("which queue? Give one of the options queue, queues and queuePattern")
+        raise PipelineError("no queue: use one of the options queue, queues and queuePattern")
     try:
         re.compile(pattern)
     except re.error as error:
@@ -389,7 +390,7 @@ def _places(options: _Options, name: str, project: str, words: tuple[str, ...]) 
 
 
 def _place_of(name: str, given: object, words: tuple[str, ...]) -> Place:
-    """Return a place given in JSON. The form of Kafka, with partitions, is accepted if it names only one partition."""
+    """Return a place in JSON. Kafka's form, with partitions, is accepted if it names only one partition."""
     if isinstance(given, dict) and list(given) == [_KAFKA_PARTITION]:
         given = given[_KAFKA_PARTITION]
     return _place(name, str(given), words)
@@ -401,6 +402,6 @@ def _place(name: str, text: str, words: tuple[str, ...]) -> Place:
         return text
     if not text.isdecimal():
         raise PipelineError(
-            f"option {name}={text!r}: {', '.join(words)}, a number, or JSON with one of these per queue"
+            f"option {name}={text!r}: expected {', '.join(words)}, a number, or JSON with one of these per queue"
         )
     return int(text)

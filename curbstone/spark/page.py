@@ -1,4 +1,4 @@
-"""The report's page: one HTML file that contains its style and its charts and loads nothing from elsewhere."""
+"""The report's page: one self-contained HTML file with its style and charts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from curbstone.spark.gaps import Gap
 
 POINTS_MAX = 120
 STEPS_S = (1, 5, 10, 30, 60, 300, 900, 3600, 10_800, 21_600, 43_200, 86_400, 604_800)
-"""How many seconds one point of a chart may stand for."""
+"""The possible intervals, in seconds, of one point of a chart."""
 SPARK_POINTS = 40
 COMPARED = 6
 """The most queues and groups in one chart, which is the number of colours."""
 ROWS_MAX = 500
-"""The most queues and groups in the overview; those with most messages are shown."""
+"""The most queues and groups in the overview, which are those with most messages."""
 BYTES_MAX = 1_900_000
 """The limit for the charts of single queues, so that the page opens quickly."""
 
@@ -46,8 +46,8 @@ def page(
 ) -> str:
     """Return the page. `minutes` are in the order of project, queue, group and time; `gaps` are those of the lake.
 
-    Each of them covers `step_s` seconds. `console` is the address of the server's console, "" if it is not known.
-    `before` has the minutes of the equally long range before this one, for comparison; None if there is no such range.
+    Each of them covers `step_s` seconds. `console` is the address of the server's console, "" if unknown. `before` has
+    the minutes of the equally long preceding range, for comparison; None without such a range.
     """
     places = [list(rows) for _, rows in groupby(minutes, _key)]
     body = [f"<h1>{escape(title)}</h1>", f'<p class="note">{_when(minutes, made)}</p>']
@@ -62,7 +62,7 @@ def page(
         sections = _within((_section(rows, place, step_s) for place, rows in enumerate(busiest)), BYTES_MAX - taken)
         body += [_TOOLS, _overview(busiest, len(sections), before, step_s), compared, *sections]
     else:
-        body.append('<p class="card empty">Nothing happened in these queues as far back as the journal reaches.</p>')
+        body.append('<p class="card empty">The journal has no events of these queues.</p>')
     body.append(f"<footer>{_EXPLAINED}</footer>")
     style, script = (file.read_text(encoding="utf-8") for file in (_STYLE, _SCRIPT))
     return (
@@ -73,7 +73,7 @@ def page(
 
 
 def _within(sections: Iterable[str], bytes_max: int) -> list[str]:
-    """Return as many sections as there is room for, but at least one."""
+    """Return as many sections as fit, but at least one."""
     found: list[str] = []
     size = 0
     for section in sections:
@@ -96,7 +96,7 @@ def _place(row: Minute) -> str:
 
 
 def _losses(places: Sequence[Sequence[Minute]], gaps: Sequence[Gap]) -> str:
-    """Return the section on messages that never reached a consumer, or the lake. It comes first, as it matters most."""
+    """Return the section on messages that never reached a consumer, or the lake. It is first, as the most important."""
     rows = []
     for minutes in places:
         counts = [sum(getattr(row, name) for row in minutes) for name in LOSSES]
@@ -105,23 +105,23 @@ def _losses(places: Sequence[Sequence[Minute]], gaps: Sequence[Gap]) -> str:
     parts = []
     if rows:
         rows.sort(key=lambda row: -row[0])
-        heads = ("queue", "given up while full", "purged", "rejected, dead letters", "expired")
+        heads = ("queue", "dropped while full", "purged", "rejected, dead letters", "expired")
         parts.append(table(heads, [cells for _, cells in rows[:ROWS_MAX]]))
     if gaps:
         listed = "".join(f"<li>{escape(str(gap))}</li>" for gap in gaps[:ROWS_MAX])
-        parts.append(f"<h3>Not in the lake, for it was gone before it could be archived</h3><ul>{listed}</ul>")
+        parts.append(f"<h3>Not in the lake: lost before they could be archived</h3><ul>{listed}</ul>")
     content = "".join(parts) or '<p class="empty">Nothing was lost, purged, rejected or expired.</p>'
     return f'<h2>Losses</h2><div class="card scroll">{content}</div>'
 
 
 _TOOLS = (
-    '<div class="tools" hidden><input type="search" placeholder="only queues whose names have this in them">'
+    '<div class="tools" hidden><input type="search" placeholder="only queues whose names contain this">'
     '<label><input type="checkbox"> logarithmic scale</label></div>'
 )
 
 
 def _dead_letters(dead: Sequence[DeadLetters], console: str) -> str:
-    """Return the section on why messages died, each reason with the last examples."""
+    """Return the section on dead letters: the reasons, each with its last examples."""
     rows: list[list[Cell]] = []
     for one in dead:
         shown = "".join(
@@ -138,7 +138,7 @@ def _dead_letters(dead: Sequence[DeadLetters], console: str) -> str:
 
 
 def _linked(sample: Sample, console: str) -> str:
-    """Return the id of a message, as a link to its dead letter in the console if that is known."""
+    """Return the id of a message, as a link to its dead letter in the console if the console is known."""
     if not (console and sample.place):
         return escape(sample.message_id)
     project, _, queue = sample.place.partition("/")
@@ -148,9 +148,9 @@ def _linked(sample: Sample, console: str) -> str:
 
 _EXPLAINED = (
     "Times are UTC. Latency is the time from publish to settle; p95 means that 95 of 100 messages took no longer."
-    " The backlog is what was published and not yet settled, rejected, expired, purged or given up. A point that stands"
-    " for several stretches shows the sum of counts, the worst of latencies, and the last backlog. The latency of a"
-    " named group leaves out what was published before the group first settled a message."
+    " The backlog is the number of messages published and not yet settled, rejected, expired, purged or dropped. A"
+    " point for several intervals shows the sum of counts, the worst latency, and the last backlog. The latency of a"
+    " named group excludes messages published before the group first settled a message."
 )
 
 
@@ -187,17 +187,17 @@ def _overview(places: Sequence[Sequence[Minute]], drawn: int, before: Sequence[M
         ]
         rows.append(cells)
     heads = ("queue", "published over time", "published", "settled", "retried", "worst p99", "backlog")
-    notes = ["small: beside the range before, as long as this one"] if before is not None else []
+    notes = ["small: compared with the preceding range of the same length"] if before is not None else []
     if drawn < len(places):
         notes.append(f"charts of the {drawn:,} busiest")
     if len(places) > ROWS_MAX:
-        notes.append(f"{len(places) - ROWS_MAX:,} more queues and groups are only in the file of figures")
+        notes.append(f"{len(places) - ROWS_MAX:,} more queues and groups are only in the Parquet file")
     shown = f'<p class="note">{"; ".join(notes)}</p>' if notes else ""
     return f'<h2>Queues</h2>{shown}<div class="card scroll">{table(heads, rows)}</div>'
 
 
 def _downsampled(values: Sequence[float]) -> list[float]:
-    """Return fewer values, each the sum of several consecutive ones, if there are too many."""
+    """Return at most a limited number of values, each the sum of consecutive ones."""
     step = -(-len(values) // SPARK_POINTS)
     return [sum(values[at : at + step]) for at in range(0, len(values), step)]
 
@@ -208,7 +208,7 @@ def _worst(minutes: Sequence[Minute], name: str) -> str:
 
 
 def _compared(places: Sequence[Sequence[Minute]], step_s: int) -> str:
-    """Return charts that compare several queues and groups; nothing if there is only one."""
+    """Return charts that compare several queues and groups; "" for only one."""
     if len(places) < 2:
         return ""
     within = [row for minutes in places for row in (minutes[0], minutes[-1])]
@@ -227,7 +227,7 @@ def _compared(places: Sequence[Sequence[Minute]], step_s: int) -> str:
         _card("p95, publish to settle", _or(latency, "Nothing was settled.", charts.milliseconds, moments)),
         _card("Backlog", charts.lines(moments, backlog, charts.short)),
     ]
-    return f'<h2>The busiest beside each other</h2><div class="charts">{"".join(cards)}</div>'
+    return f'<h2>The busiest compared</h2><div class="charts">{"".join(cards)}</div>'
 
 
 def _total(points: Sequence[Sequence[Minute]], name: str) -> list[float | None]:
@@ -255,7 +255,7 @@ def _per(step_s: int) -> str:
 
 
 def step_of(range_s: float) -> int:
-    """Return how many seconds a point of a chart stands for, if the chart covers this range."""
+    """Return the interval of a point, in seconds, for a chart of this range."""
     return next((step for step in STEPS_S if range_s / step < POINTS_MAX), STEPS_S[-1])
 
 
@@ -299,7 +299,7 @@ def _charts(minutes: Sequence[Minute], step_s: int) -> list[str]:
         ),
     ]
     if any(value for one in trouble for value in one.values):
-        cards.append(_card(f"Trouble {per}", charts.bars(moments, trouble, charts.short)))
+        cards.append(_card(f"Failures {per}", charts.bars(moments, trouble, charts.short)))
     return cards
 
 
@@ -316,7 +316,7 @@ def _card(title: str, content: str) -> str:
 def _points(
     minutes: Sequence[Minute], step_s: int, within: tuple[datetime, datetime] | None = None
 ) -> tuple[int, list[datetime], list[list[Minute]]]:
-    """Return how many seconds a point stands for, the moments of the points without gaps, and the rows of each point.
+    """Return the interval of a point in seconds, the moments of the points without gaps, and the rows of each point.
 
     Each row covers `step_s` seconds. The points reach from the first row to the last, or over the range `within`.
     """
@@ -340,7 +340,7 @@ def _seconds(moment: datetime) -> int:
 def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     """Return a table. If the first cell of a row names a queue, the page's filter can hide the row.
 
-    Numbers are aligned to the right, text to the left.
+    Numbers are right-aligned, text is left-aligned.
     """
     is_text = [all(isinstance(row[place], str) for row in rows) for place in range(len(heads))]
     head = "".join(
@@ -360,7 +360,7 @@ def number(count: int, nothing: str = "0") -> Cell:
 
 
 def beside(count: int, earlier: int | None) -> Cell:
-    """Return a cell with a number and its difference from the `earlier` one, which is None if there is none."""
+    """Return a cell with a number and its difference from the `earlier` one, if any."""
     shown = f"{count:,}"
     if earlier is not None and count != earlier:
         change = f"{(count - earlier) / earlier:+.0%}" if earlier and count < 10 * earlier else f"from {earlier:,}"

@@ -1,6 +1,6 @@
 """Writes rows to Parquet files of a lake, in a task of Spark or without Spark.
 
-A file has rows of one day (in UTC) and a unique name. It belongs to a table only if a commit says so (see `table`). So
+A file has rows of one day (in UTC) and a unique name. It belongs to a table only if a commit adds it (see `table`). So
 the files of a task that was killed, or whose duplicate was faster, belong to no table.
 """
 
@@ -26,7 +26,7 @@ _TEXT_MAX = 128
 """The most characters of a text in the table's log."""
 _GROUP_BYTES = 64 << 20
 _GROUP_ROWS = 250_000
-"""A row group is written when it has so many rows."""
+"""The number of rows in a row group."""
 _DAY_US = 86_400_000_000
 
 
@@ -38,7 +38,7 @@ def stored_schema(table: str) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Part:
-    """A file: its `path` below the table, and the facts that the table's log keeps of it.
+    """A file: its `path` below the table, and its facts for the table's log.
 
     `values` are those of the columns that the table may be partitioned by.
     """
@@ -51,7 +51,7 @@ class Part:
 
 
 def filesystem(uri: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system and path of a path or an address such as `s3://…`. Hadoop's `s3a` means the same."""
+    """Return the file system and path of a path or an address such as `s3://…`, or Hadoop's `s3a://…`."""
     found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(re.sub("^s3a://", "s3://", uri))
     return found
 
@@ -65,10 +65,10 @@ def text_of(files: fs.FileSystem, path: str) -> str | None:
 
 
 class PartWriter:
-    """Writes rows of one table, a file for each day. Call `close` at the end, or `drop` if something went wrong."""
+    """Writes rows of one table, a file for each day. Call `close` at the end, or `drop` after an error."""
 
     def __init__(self, uri: str, table: str, more: Sequence[pa.Field] = (), *, by_queue: bool = False) -> None:
-        """`uri` is the absolute path or the address of the table, and `more` are columns that not all tables have.
+        """`uri` is the absolute path or the address of the table, and `more` are its additional columns.
 
         With `by_queue`, write a file for each day of each queue; then a batch has rows of one queue.
         """
@@ -79,7 +79,7 @@ class PartWriter:
         self._open: dict[tuple[str, date], _Part] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows with the stored columns. Columns that they lack are null."""
+        """Add rows with the stored columns. Missing columns are null."""
         rows = pa.Table.from_batches([batch])
         for column in self._schema:
             if column.name not in batch.schema.names:
@@ -141,7 +141,7 @@ class _Part:
         self._waiting.append(rows)
         self._bytes += rows.nbytes
         self.rows += rows.num_rows
-        # All columns: some readers take a missing statistic for one that excludes the file.
+        # Statistics of all columns: some readers wrongly skip a file if one is missing.
         for name in (name for name in self.schema.names if name not in NESTED):
             column = rows.column(name)
             self.nulls[name] = self.nulls.get(name, 0) + column.null_count
@@ -172,8 +172,8 @@ class _Part:
     def _stats(self) -> str:
         """Return the statistics of the rows for the table's log.
 
-        They are the Per-file Statistics of https://github.com/delta-io/delta/blob/master/PROTOCOL.md. Times have
-        milliseconds there and long texts are cut, so the greatest is rounded up.
+        They are the Per-file Statistics of https://github.com/delta-io/delta/blob/master/PROTOCOL.md. Times are in
+        milliseconds there and long texts are cut, so maximums are rounded up.
         """
         least = {name: _in_log(low) for name, (low, _) in self.bounds.items()}
         most = {name: _in_log(high, up=True) for name, (_, high) in self.bounds.items()}

@@ -1,11 +1,11 @@
-"""The offset of a stream: for each queue, the place where reading continues. Pure.
+"""The offset of a stream: the place in each queue where reading continues. Pure.
 
     {"shop/orders": {"from": 1, "next": 101, "epoch": "…", "floor": 0, "lost": 0}}
 
-An offset also says what the batch that ends at it reads: the messages from `from` up to, but not including, `next`. So
-a batch that is repeated after a crash is the same, whatever was asked for or acked meanwhile, and a queue that joins
-begins where its first batch says. `floor` and `lost` are what the group had lost by then. `gaps` are the gaps that were
-found when the batch was planned. `gone` means that the queue no longer exists. An older checkpoint has no `from`.
+An offset also defines the batch that ends at it: the messages from `from` up to, but not including, `next`. So a batch
+that is repeated after a crash is the same, regardless of acks meanwhile, and a queue that joins begins where its first
+batch says. `floor` and `lost` are the group's losses by then. `gaps` are the gaps that were found when the batch was
+planned. `gone` means that the queue no longer exists. An older checkpoint has no `from`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OF_BATCH = ("from", "gaps")
 
 
 class Part(NamedTuple):
-    """The range that a batch reads of a queue. `low` is None if the offset does not have it."""
+    """The range of a queue that a batch reads. `low` is None if the offset lacks it."""
 
     queue: str
     epoch: str
@@ -35,7 +35,7 @@ def place(next_seq: int, epoch: str, floor: int = 0, lost: int = 0) -> Place:
 
 
 def left(at: Place) -> Place:
-    """Return the place where a batch ended, without the members that concern that batch alone."""
+    """Return the place where a batch ended, without the members that belong to that batch only."""
     return {name: value for name, value in at.items() if name not in _OF_BATCH}
 
 
@@ -44,12 +44,12 @@ def with_gap(at: Place, gap: Gap) -> Place:
 
 
 def planned(at: Place, rows: int) -> Place:
-    """Return the end of a batch that begins at this place and reads so many seqs."""
+    """Return the end of a batch that begins at this place and reads `rows` seqs."""
     return at if at.get("gone") else {**at, "from": at["next"], "next": at["next"] + rows}
 
 
 def is_news(start: Offset, begun: Offset, rows: Mapping[str, int]) -> bool:
-    """Return whether a batch is due, because there are rows or a gap, or because queues came or went."""
+    """Return whether a batch is due: there are rows or a gap, or queues were added or removed."""
     return any(rows.values()) or begun != {queue: left(at) for queue, at in start.items()}
 
 
@@ -69,7 +69,7 @@ def parts(start: Offset, end: Offset) -> list[Part]:
 
 
 class End(NamedTuple):
-    """The end of a queue. Messages up to `until` take `size` of the `size_max` bytes that a batch may have (0: any)."""
+    """The end of a queue. Messages up to `until` take `size` of the batch's limit of `size_max` bytes (0: no limit)."""
 
     next: int
     until: int
@@ -78,7 +78,7 @@ class End(NamedTuple):
 
 
 def rows_up_to(begun: Offset, ends: Mapping[str, End], target: Mapping[str, int] | None) -> dict[str, int]:
-    """Return how many seqs a batch may read of each queue: up to its end or target, within the bytes of a batch."""
+    """Return the seqs of each queue that a batch may read: up to its end or target, within the bytes of a batch."""
     rows, sizes = {}, {}
     for queue, end in ends.items():
         low = begun[queue]["next"]
@@ -92,12 +92,12 @@ def rows_up_to(begun: Offset, ends: Mapping[str, End], target: Mapping[str, int]
 
 
 def shares(rows: Mapping[str, int], most: int) -> dict[str, int]:
-    """Return how many rows of each queue come into a batch of `most` rows: in proportion, but at least one of each."""
+    """Return the rows of each queue in a batch of `most` rows: in proportion, but at least one of each."""
     total = sum(rows.values())
     if total <= most:
         return dict(rows)
     given = {queue: max(1, count * most // total) if count else 0 for queue, count in rows.items()}
-    # With very many queues, one row of each may be more than the limit. Then the queues with most rows wait.
+    # With very many queues, one row of each may exceed the limit. Then the queues with most rows wait.
     for queue in sorted(given, key=lambda name: rows[name]):
         over = sum(given.values()) - most
         if over <= 0:

@@ -1,15 +1,15 @@
-"""How far a lake is: for each queue, the place where reading continues, in the commits of the lake's own tables.
+"""The progress of a lake: the place in each queue where reading continues, in the commits of the lake's own tables.
 
 A commit that adds rows also sets application transactions (*Transaction Identifiers* of the Delta protocol), such as
 
     curbstone/shop/orders/next    101
     curbstone/shop/orders/epoch   the queue's epoch, a hexadecimal number
 
-So rows and position are stored together or not at all, and there is no other record of progress. `floor` and `lost`, as
-far as the group had them, are what later losses are counted from, and `from` is where the last batch began. `rows` and
-`missed` are how many messages from `begin` up to `next` are in the table, and how many were lost; the others had
-expired or were not for the group. `gap` is the number of the queue's last gap. The table of the journal has `position`
-in place of `next`.
+So rows and position are stored together or not at all, and there is no other record of progress. `floor` and `lost` are
+the group's values, from which later losses are counted, and `from` is where the last batch began. `rows` and `missed`
+are the numbers of messages from `begin` up to `next` that are in the table, and that were lost; the others had expired
+or were not for the group. `gap` is the number of the queue's last gap. The table of the journal has `position` instead
+of `next`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MEMBERS = {MESSAGES: (*_PLACE[MESSAGES], *COUNTS), JOURNAL: _PLACE[JOURNAL]}
 
 
 def stored(table: Table) -> Offset:
-    """Return the place of each queue that the table has rows of, or had."""
+    """Return the place of each queue that the table has, or had, rows of."""
     found: Offset = {}
     for name, version in table.transactions().items():
         if name.startswith(_PREFIX):
@@ -39,7 +39,7 @@ def stored(table: Table) -> Offset:
 
 
 def transactions(table: Table, offset: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    """Return the application transactions that stand for these places."""
+    """Return the application transactions for these places."""
     found = {}
     for queue, at in offset.items():
         if at.get("epoch"):
@@ -52,10 +52,10 @@ def transactions(table: Table, offset: Mapping[str, Mapping[str, Any]]) -> dict[
 
 
 def of_checkpoint(table: Table, checkpoint: str) -> Offset:
-    """Return the places of a lake that an earlier release filled, by Spark's checkpoint of its query.
+    """Return the places of a lake of an earlier release from Spark's checkpoint of its query.
 
-    The table says which batch was stored last, and the checkpoint where that batch ended. Return {} if there is no such
-    checkpoint. If it lacks the batch, the places of messages are taken from the rows.
+    The table has the last stored batch, and the checkpoint has its end. Return {} without a checkpoint. If it lacks the
+    batch, the places of messages are taken from the rows.
     """
     from curbstone.spark.parts import filesystem, text_of
 
@@ -80,7 +80,7 @@ def of_checkpoint(table: Table, checkpoint: str) -> Offset:
 
 
 def _of_rows(table: Table) -> Offset:
-    """Return the places behind the last row of each queue. Every message before it was stored, or will not appear."""
+    """Return the places after the last row of each queue. Every earlier message was stored, or will never appear."""
     columns = ("project", "queue", "epoch", "seq", "timestamp")
     rows = table.dataset().to_table(columns=list(columns))
     ends = rows.group_by(["project", "queue", "epoch"]).aggregate([("seq", "max"), ("timestamp", "max")])

@@ -1,7 +1,7 @@
 """Reads a range of a queue on an executor: pages in, Arrow batches out, or an error if a part of the range is lost.
 
 The driver freezes a range as [low, high). Messages in it that were settled, expired or deleted are no loss. A loss is
-what the server calls so (410), or another queue with the same name (409).
+reported by the server (410), or is another queue with the same name (409).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Range(InputPartition):
     """Seqs of a queue that one task reads, or positions of its journal. With `strict`, a loss is an error.
 
-    With `queue_may_go` it is no error if the queue or the group is deleted meanwhile, because the driver reports it.
+    With `queue_may_go`, a deletion of the queue or the group is not an error here, because the driver reports it.
     """
 
     queue: str
@@ -39,27 +39,27 @@ class Range(InputPartition):
 
 @dataclass(frozen=True)
 class Fetched(Range):
-    """A range of the journal with its page, which the driver has fetched already, so that it is not fetched twice."""
+    """A range of the journal with its page, which the driver has already fetched."""
 
     page: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
 class Task(InputPartition):
-    """Ranges that one task reads, one after the other."""
+    """Ranges that one task reads in order."""
 
     ranges: tuple[Range, ...]
 
 
 ROWS_FOR_ALL_CORES, ROWS_WORTH_A_TASK = 100_000, 30_000
-"""The number of tasks if it is not given. From the first number of rows on, there is one task for each core; below it,
-one for each of the second number of rows. Starting a task, in Java and in Python, costs as much CPU as reading 30,000
-messages of 100 bytes.
+"""The default number of tasks: from the first number of rows on, one task for each core; below it, one for each of the
+second number of rows. Starting a task, in Java and in Python, costs as much CPU as reading 30,000 messages of 100
+bytes.
 """
 
 
 def split(ranges: Sequence[Range], options: ReadOptions) -> list[Task]:
-    """Share ranges among about as many tasks as wanted, in order. No task has more rows than `maxRecordsPerPartition`.
+    """Divide ranges into about as many tasks as wanted, in order. No task has more rows than `maxRecordsPerPartition`.
 
     Small ranges of many queues are joined in one task.
     """
@@ -87,7 +87,7 @@ def split(ranges: Sequence[Range], options: ReadOptions) -> list[Task]:
 def read_messages(task: Task, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a task, a batch per page. Raise DataLoss, Refused or Unreachable."""
     if not isinstance(task, Task):
-        return  # Spark passes a partition of its own if there is nothing to read
+        return  # Spark passes its own partition if there is nothing to read
     server = Client(options.address)
     try:
         for part in task.ranges:
@@ -119,7 +119,7 @@ def _read_range(server: Client, part: Range, options: ReadOptions, columns: Colu
             continue
         following = reply.number("Next-Offset")
         if following <= at:
-            raise PipelineError(f"{part.queue}: the server's page from {at} leads back to {following}")
+            raise PipelineError(f"{part.queue}: after its page from {at} the server continues at {following}")
         at = following
         batch = message_batch(reply.body, part.queue, part.epoch, schema, plain=options.plain_headers)
         if batch.num_rows:

@@ -1,8 +1,8 @@
 """`curbstone pipeline replay`: publishes messages of a lake to queues again, in their order, once per name.
 
-When a replay begins, its plan is written to the lake: the version of the table, which messages, and the target. The
+When a replay begins, its plan is written to the lake: the version of the table, the filter, and the target. The
 messages are published in pieces, each a transaction named after the replay and the number of the piece. So a replay
-that was killed continues where it was, and one that is complete does nothing.
+that was killed resumes where it stopped, and a complete one does nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,180}")
 FROM_HEADER = "x-replayed-from"
 PIECE_BYTES = 32 << 20
-"""The size of the bodies in one transaction. Each of its parts is at most half as large."""
+"""The total size of the bodies in one transaction. Each of its parts is at most half as large."""
 ROWS_AT_ONCE = 1000
 
 
@@ -48,7 +48,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Replayed:
-    """`messages` is how many were selected. `repeated`: this name was replayed before, so none was published now."""
+    """`messages` is the number of selected messages. `repeated`: the name was used before; nothing was published."""
 
     messages: int
     bytes: int
@@ -57,7 +57,7 @@ class Replayed:
 
 
 class Plan:
-    """The plan of a replay, which is kept in the lake under its name, with the number of `pieces` published so far."""
+    """The plan of a replay, stored in the lake under its name, with the number of `pieces` published so far."""
 
     def __init__(self, lake: str, name: str, wanted: Filter, into: str) -> None:
         from curbstone.spark.parts import filesystem
@@ -67,7 +67,7 @@ class Plan:
         meant = {**asdict(wanted), "queues": list(wanted.queues), "into": into}
         known = self._read()
         if known is not None and known["meant"] != meant:
-            raise PipelineError(f"replay {name} was begun with other choices; give this one another name")
+            raise PipelineError(f"replay {name} was begun with other options; use another name for this one")
         fresh = {"meant": meant, "version": None, "pieces": 0, "done": False, "uid": secrets.token_hex(6)}
         self._facts: dict[str, Any] = known or fresh
 
@@ -82,7 +82,7 @@ class Plan:
         return int(self._facts["pieces"])
 
     def transaction(self, name: str, piece: int) -> str:
-        """Return the id of a piece's transaction. A replay of this name from another lake has other ids."""
+        """Return the id of a piece's transaction. It differs for a replay of the same name from another lake."""
         uid = self._facts.get("uid")  # missing in replays that version 0.1.0 began
         return f"replay-{name[:150]}-{uid}-{piece:06d}" if uid else f"replay-{name}-{piece:06d}"
 
@@ -91,7 +91,7 @@ class Plan:
         return bool(self._facts["done"])
 
     def note(self, **facts: int | bool) -> None:
-        """Change facts of the plan, and write it to the lake."""
+        """Update the plan, and write it to the lake."""
         self._facts.update(facts)
         self._files.create_dir(self._folder, recursive=True)
         with self._files.open_output_stream(f"{self._path}.new") as file:
@@ -107,9 +107,9 @@ class Plan:
 
 
 def replay(lake: str, name: str, server: Address, wanted: Filter, *, into: str = "", dry_run: bool = False) -> Replayed:
-    """Publish the selected messages to the queues they came from, or all `into` one. Return how many they are.
+    """Publish the selected messages to their own queues, or all to the queue `into`. Return their number.
 
-    Raises PipelineError. Messages that were published before the error are not published again by the same call.
+    Raise PipelineError. Repeating the call does not publish again what was published before the error.
     """
     plan = Plan(lake, name, wanted, into)
     was_done = plan.is_done
@@ -135,7 +135,7 @@ _SUMS = """
 
 
 def _choose(base: duckdb.DuckDBPyConnection, wanted: Filter) -> None:
-    """Make the view `chosen` of the selected rows, with each message once."""
+    """Create the view `chosen` of the selected rows, with each message once."""
     import duckdb
 
     limits = ["TRUE"]
@@ -181,7 +181,7 @@ def _publish(
 
 @dataclass
 class _Piece:
-    """The contents of one transaction: parts made of frames, for queues of one project."""
+    """The contents of one transaction: parts of frames, for queues of one project."""
 
     project: str
     parts: list[bytes]
@@ -203,7 +203,7 @@ _IN_ORDER = """
         SELECT *, min(timestamp) OVER (PARTITION BY project, queue, epoch) AS began FROM chosen
     ) ORDER BY project, queue, began, epoch, seq
 """
-"""By queue, and then in the order of publishing, which also holds if a queue was deleted and created again."""
+"""By queue, and then in the order of publishing, even if a queue was deleted and created again."""
 
 
 def _pieces(base: duckdb.DuckDBPyConnection, into: str) -> Iterator[_Piece]:
@@ -246,7 +246,7 @@ def _block(row: dict[str, Any], blocks: Any) -> bytes:
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """Parse and return the command line. End the process with code 2 if it is wrong."""
     parser = jobs.parser(
-        "replay", "Publish messages of a lake again, in their order. A NAME that was used before publishes nothing."
+        "replay", "Publish messages of a lake again, in their order. Repeating a NAME publishes nothing."
     )
     parser.add_argument(
         "name", metavar="NAME", help="a name for this replay: 1 to 180 characters of A-Z a-z 0-9 . _ : -"
@@ -274,14 +274,14 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
         metavar="QUEUE",
         help="publish to this queue, instead of those that the messages came from",
     )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be published")
+    parser.add_argument("--dry-run", action="store_true", help="only report what would be published")
     return parser.parse_args(given)
 
 
 def _job(known: argparse.Namespace) -> str:
     try:
         if not _NAME.fullmatch(known.name):
-            raise PipelineError("a replay's name is 1 to 180 of A-Z a-z 0-9 . _ : -")
+            raise PipelineError("the name of a replay must be 1 to 180 of A-Z a-z 0-9 . _ : -")
         address = address_of(known.server, known.token_file or "", known.ca_file or "")
         into = str(checked_name(known.into)) if known.into else ""
         wanted = Filter(

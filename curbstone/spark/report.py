@@ -36,9 +36,9 @@ def report(
 ) -> list[Minute]:
     """Write `report.parquet` and `report.html` into the folder `out`, and return the figures.
 
-    `server` is a running server, for the journals of `queues` (`project/queue`). `lake_path` is a lake that was
-    archived with the journal. `queues` and the times limit what is shown, not what is counted: a message that was
-    published before the range and settled within it has its latency. Raises PipelineError.
+    `server` is a running server, for the journals of `queues` (`project/queue`). `lake_path` is a lake with a journal.
+    `queues` and the times limit the rows, not what they count: a message that was published before the range and
+    settled within it has its latency. Raise PipelineError.
     """
     import duckdb
 
@@ -60,7 +60,7 @@ def report(
                 base, server=server, queues=queues, lake=lake_path, since_ms=since_ms, until_ms=until_ms
             )
     except duckdb.Error as error:
-        raise PipelineError(f"can't count what is in the journal: {first_line(error)}") from None
+        raise PipelineError(f"can't evaluate the journal: {first_line(error)}") from None
     finally:
         jobs.clear_status()
     out.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def _utc(moment: datetime) -> datetime:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file in such a way that a reader sees either the old contents or the new."""
+    """Replace a file atomically."""
     temporary = path.with_name(path.name + ".new")
     temporary.write_bytes(content)
     temporary.replace(path)
@@ -102,7 +102,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """Parse and return the command line. End the process with code 2 if it is wrong."""
-    parser = jobs.parser("report", "Report what happened in queues in each minute, as Parquet and as one HTML page.")
+    parser = jobs.parser("report", "Report the activity of queues by the minute, as Parquet and as one HTML page.")
     parser.add_argument(
         "queues", nargs="*", metavar="QUEUE", help="a queue of a running server, as NAME or PROJECT/NAME"
     )
@@ -111,12 +111,12 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
         "--out", type=Path, default=Path("report"), metavar="DIR", help="the directory to write to (report)"
     )
     parser.add_argument("--since", default="", metavar="TIME", help="from this minute on, such as 2026-01-31T12:00:00Z")
-    parser.add_argument("--until", default="", metavar="TIME", help="up to this minute, which is left out")
+    parser.add_argument("--until", default="", metavar="TIME", help="up to this minute, exclusive")
     parser.add_argument("--title", default=TITLE, help="the title of the page")
     parser.add_argument(
         "--offline",
         action="store_true",
-        help="read only the lake, and do not ask the server even for the queues that are named",
+        help="read only the lake, not the server, even if queues are named",
     )
     return parser.parse_args(given)
 

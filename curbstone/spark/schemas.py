@@ -37,7 +37,7 @@ MESSAGES = StructType(
     ]
 )
 """The columns of messages. `queue` is `project/queue`. `epoch` changes when a queue is deleted and created again. Null
-means never in `expires`, and all groups in `groups`. `key` is the ordering key, which is also among the headers.
+in `expires` means never, and in `groups` all groups. `key` is the ordering key, which is also among the headers.
 """
 
 JOURNAL = StructType(
@@ -55,7 +55,7 @@ JOURNAL = StructType(
         StructField("bytes", LongType()),
     ]
 )
-"""The columns of the journal. A row is about `count` messages from `seq` on."""
+"""The columns of the journal. A row is an event of `count` messages from `seq` on."""
 
 _BYTES = (StringType(), BinaryType())
 _WRITTEN: dict[str, tuple[DataType, ...]] = {
@@ -77,11 +77,11 @@ def projected(full: StructType, wanted: StructType) -> StructType:
     known = {field.name: field for field in full.fields}
     for field in wanted.fields:
         if field.name not in known:
-            raise PipelineError(f"there is no column {field.name!r} to read; there are: {', '.join(known)}")
+            raise PipelineError(f"there is no column {field.name!r}; the columns are {', '.join(known)}")
         offered = known[field.name].dataType
         if not _same(field.dataType, offered):
             raise PipelineError(
-                f"column {field.name!r} is read as {offered.simpleString()}, not as {field.dataType.simpleString()}"
+                f"column {field.name!r} is {offered.simpleString()}, not {field.dataType.simpleString()}"
             )
     return wanted
 
@@ -93,17 +93,17 @@ def check_written(schema: StructType, *, queue_given: bool) -> None:
         types = _WRITTEN.get(field.name)
         if types is None:
             raise PipelineError(
-                f"column {field.name!r} can't be written; there are: {', '.join(_WRITTEN)} (drop or rename the others)"
+                f"column {field.name!r} can't be written, only {', '.join(_WRITTEN)}; drop or rename the others"
             )
         if not any(_same(field.dataType, one) for one in types):
             wanted = " or ".join(one.simpleString() for one in types)
             raise PipelineError(f"column {field.name!r} is {field.dataType.simpleString()}; it must be {wanted}")
     if "body" in names and "value" in names:
-        raise PipelineError("columns 'body' and 'value' are the same thing; give one of them")
+        raise PipelineError("columns 'body' and 'value' have the same meaning; use one of them")
     if "body" not in names and "value" not in names:
         raise PipelineError("there is no column 'body' (or 'value') to write")
     if "queue" not in names and not queue_given:
-        raise PipelineError("where to? Give the option queue, or a column 'queue'")
+        raise PipelineError("no destination: set the option queue, or add a column 'queue'")
 
 
 def _same(one: DataType, other: DataType) -> bool:

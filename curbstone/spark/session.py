@@ -1,7 +1,7 @@
 """A Spark session for the jobs: the one that spark-submit set up, or a quiet local one.
 
-For a local session Spark starts a Java process. It gets the Java that is found here, the Python interpreter of this
-process (Spark would take `python3` from the PATH), and a file for its log output in place of stderr.
+For a local session Spark starts a Java process. This module selects the Java, passes the Python interpreter of this
+process (Spark would use `python3` from the PATH), and redirects the log output from stderr to a file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _VERSION = re.compile(r'version "(\d+)')
 
 
 PACKAGES = ("pyspark", "pyarrow", "deltalake")
-"""The packages that the extra `spark` installs."""
+"""The packages of the extra `spark`."""
 
 
 def missing_packages(needed: Sequence[str] = PACKAGES) -> list[str]:
@@ -44,7 +44,7 @@ def missing_packages(needed: Sequence[str] = PACKAGES) -> list[str]:
 
 
 def find_java() -> Path | None:
-    """Return the home of a Java that is new enough, from JAVA_HOME, the PATH or the usual folders, or None."""
+    """Return the home of a recent enough Java, from JAVA_HOME, the PATH or the usual folders, or None."""
     homes = [Path(os.environ["JAVA_HOME"])] if os.environ.get("JAVA_HOME") else []
     if on_path := shutil.which("java"):
         homes.append(Path(on_path).resolve().parent.parent)
@@ -66,7 +66,7 @@ def java_version(home: Path) -> int:
 
 
 def submitted() -> bool:
-    """Return whether spark-submit started this process, and so is responsible for Java and the settings."""
+    """Return whether spark-submit started this process, so that it provides Java and the settings."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -114,9 +114,9 @@ def local_settings(folder: Path, *, short: bool = False) -> dict[str, str]:
 COMMON = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # The name of a queue stays text, even if it is 0042.
+    # Without this, Spark would read a queue name such as 0042 as a number.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-    # Every reader knows this type, and it is exact.
+    # All readers support this type, and it is exact.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
@@ -132,8 +132,8 @@ def session(
 ) -> Iterator[SparkSession]:
     """Open a session for a job, and stop it at the end. Raise PipelineError if it can't be opened.
 
-    With `registered=False`, Spark has to find the data source by its name, as in any other session. `short` says that
-    the job ends before the second of Java's compilers would pay.
+    With `registered=False`, Spark has to find the data source by its name, as in any other session. `short` marks a job
+    that ends before Java's second compiler would pay off.
     """
     check_installed()
     from curbstone.spark.source import register
@@ -153,7 +153,7 @@ def session(
         except Exception as error:
             if verbose or not type(error).__module__.startswith(("pyspark", "py4j")):
                 raise
-            # The line is made now, because once Java has ended, such an error can't be read any more.
+            # The line is built now, because such an error can't be read once Java has ended.
             raise PipelineError(last_line(error)) from None
         finally:
             spark.stop()
@@ -194,7 +194,7 @@ def _start(name: str, settings: Mapping[str, str], log: Path | None) -> SparkSes
 
 
 def _end_java() -> None:
-    """End the Java process and wait for it, so that nothing of the job is left when the command returns."""
+    """End the Java process and wait for it, so that the command leaves nothing running."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway

@@ -1,6 +1,6 @@
-"""The data source `curbstone`, which Spark calls first. It checks options and columns, on the driver.
+"""The data source `curbstone`, Spark's entry point. It checks options and columns, on the driver.
 
-Spark makes these objects often, in short-lived processes and only for a single call, so making one does no work.
+Spark creates these objects often, in short-lived processes for a single call, so the constructor does no work.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class CurbstoneDataSource(DataSource):
 def register(spark: SparkSession, source: type[DataSource] = CurbstoneDataSource) -> None:
     """Register a `source` with a session, so that `format("curbstone")` works even if Spark can't find it by itself.
 
-    If no Python is configured for Spark on this machine, it is set to the one of this process. Spark would take
-    `python3` from the PATH, which may not have Curbstone. The number of cores is passed on as well, so that a large
-    batch becomes one task for each core.
+    If no Python is configured for Spark on this machine, use that of this process. Spark would use `python3` from the
+    PATH, which may not have Curbstone. The number of cores is passed on as well, so that a large batch becomes one task
+    for each core.
     """
     if hasattr(spark, "_jvm"):  # a client of Spark Connect has none
         context = spark.sparkContext
@@ -95,7 +95,7 @@ def register(spark: SparkSession, source: type[DataSource] = CurbstoneDataSource
 
 
 def _columns(options: ReadOptions) -> StructType:
-    """Return the columns that belong to these options."""
+    """Return the columns for these options."""
     if options.mode == JOURNAL:
         return schemas.JOURNAL
     left_out = {name for name, wanted in (("headers", options.headers), ("body", options.body)) if not wanted}

@@ -1,6 +1,6 @@
-"""The classes of Spark's Python data source API, or stand-ins where pyspark is not installed.
+"""The classes of Spark's Python data source API, or stand-ins if pyspark is not installed.
 
-The archive plans and reads as the streaming source does, and needs no Spark for that.
+The archive uses the streaming source without Spark.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ else:
             """A reader of a stream."""
 
         class SupportsTriggerAvailableNow:
-            """A reader that can stop at the end of what there is now."""
+            """A reader that can stop at the present end."""
 
         class InputPartition:
-            """What one task reads."""
+            """The input of one task."""
 
         class ReadLimit:
-            """How much a batch may read."""
+            """The limit of a batch."""
 
         class ReadMaxRows(ReadLimit):
             """The most rows of a batch."""

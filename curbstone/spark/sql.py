@@ -1,8 +1,8 @@
 """SQL on archived and queued messages, in this process, by DuckDB.
 
 The tables of a lake are `messages`, `journal` and `gaps`. Those of a server are `queues` and `queued`, the messages
-that are in its queues now, with the columns of `messages`. Reading takes nothing from any consumer. Queued messages are
-fetched page by page when a query names them; DuckDB writes data that do not fit into memory to the disk.
+that are in its queues now, with the columns of `messages`. Reading does not take messages. Queued messages are fetched
+page by page when a query names them; DuckDB writes data that do not fit into memory to the disk.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 QUEUED, QUEUES = "queued", "queues"
 ABOUT = {
     MESSAGES: "the messages in the lake",
-    JOURNAL: "what happened to messages, from the lake",
+    JOURNAL: "the events of messages, from the lake",
     GAPS: "messages that were lost before they could be archived",
-    QUEUES: "the server's queues and how many messages they have",
+    QUEUES: "the server's queues and their numbers of messages",
     QUEUED: "the messages that are in the server's queues now",
 }
 ROWS_AT_ONCE = 1000
 MEMORY = "1GB"
-"""The limit of memory. More data are written to the disk, and removed at the end."""
+"""The limit of memory. More data are written to the disk temporarily."""
 
 _NO_FILES = "SET enable_external_access = false; SET python_enable_replacements = false; SET lock_configuration = true"
 _SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
@@ -45,8 +45,8 @@ _SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
 def database(*, allow_files: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open an empty database with UTC as its time zone.
 
-    Without `allow_files`, queries reach only registered tables: no file but their own temporary ones, no network, no
-    extension, no variable of this process, and no setting that would change this.
+    Without `allow_files`, queries reach only registered tables: no files except their own temporary ones, no network,
+    no extensions, no variables of this process, and no settings that would change this.
     """
     import duckdb
 
@@ -82,7 +82,7 @@ class Sql:
     ) -> None:
         """`as_of` selects the lake at a version (a number) or a time. Without `queues`, all of `project` are used.
 
-        With `allow_files` a query may read and write files. `base` is a database to use in place of one of its own.
+        With `allow_files` a query may read and write files. `base` is an existing database to use.
         """
         self._lake = lake
         self._as_of: int | str | None = int(as_of) if as_of.isdecimal() else as_of or None
@@ -131,7 +131,7 @@ class Sql:
             raise PipelineError(f"SQL: {first_line(error)}") from None
 
     def names(self) -> list[str]:
-        """Return the names of the tables that there are. Raise PipelineError if there is no such lake."""
+        """Return the names of the existing tables. Raise PipelineError if the lake does not exist."""
         found = [name for name in TABLES if self._lake and Table(self._lake, name).exists]
         if self._lake:
             if not found:
@@ -151,7 +151,7 @@ class Sql:
                 self._database.register(name, live.counts(self._server, self._project, self._queues))
                 return
             plain = not self._lake or Table(self._lake, MESSAGES).plain_headers
-            # The rows are copied, because a generator can be read only once and a query may name the table twice.
+            # Copied, because a generator can be read only once and a query may name the table twice.
             self._database.register(
                 "fetched", live.messages(self._server, self._project, self._queues, plain_headers=plain)
             )
@@ -178,10 +178,10 @@ def connect(
 ) -> duckdb.DuckDBPyConnection:
     """Return a DuckDB connection with the tables of a lake, and of a server if `queues` or a `project` are named.
 
-    The tables of the lake are `messages`, `journal` and `gaps`. It is read as it is now, or `as_of` a version or a
-    time; only the files that a query needs are read. The tables of the server are `queues`, and `queued` with the
-    messages that are in these queues now. The server's address and the files are by default those of the command line.
-    Raise `curbstone.spark.failure.PipelineError`.
+    The tables of the lake are `messages`, `journal` and `gaps`, in the current state, or `as_of` a version or a time;
+    only the files that a query needs are read. The tables of the server are `queues`, and `queued` with the messages
+    that are in these queues now. The server's address and the files are by default those of the command line. Raise
+    `curbstone.spark.failure.PipelineError`.
     """
     check_packages(("deltalake", "pyarrow", "duckdb"))
     import duckdb

@@ -1,4 +1,4 @@
-"""`curbstone pipeline status`: how far the archive of a lake is behind its queues, and which messages it does not have.
+"""`curbstone pipeline status`: how far the archive of a lake is behind its queues, and which messages it lacks.
 
 A running archive with `--metrics` serves the same figures to Prometheus; see `Metrics`.
 """
@@ -33,11 +33,11 @@ GROUP = "archive"
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a queue is archived.
+    """The progress of the archive in a queue.
 
-    The archive has all messages below seq `next`: `archived` of them are in the lake, `lost` were lost, and `left_out`
-    had expired or were not for the group. At most `lag_messages` are not archived yet, the oldest of which is
-    `lag_seconds` old. Both are None if the queue, or the group, no longer exists.
+    The archive has processed all messages below seq `next`: `archived` of them are in the lake, `lost` were lost, and
+    `left_out` had expired or were not for the group. At most `lag_messages` are not archived yet, the oldest of which
+    is `lag_seconds` old. Both are None if the queue, or the group, no longer exists.
     """
 
     queue: str
@@ -50,7 +50,7 @@ class Standing:
 
 
 def status(lake: str, address: Address, group: str = GROUP) -> list[Standing]:
-    """Return how far each queue of a lake is archived, in the order of their names. Raise PipelineError."""
+    """Return the progress in each queue of a lake, in the order of their names. Raise PipelineError."""
     table = Table(lake, MESSAGES)
     if not table.exists:
         raise table.lacking()
@@ -71,7 +71,7 @@ def _standing(client: Client, queue: str, at: Place, now: calls.Offsets | None, 
 
 
 def _lag(client: Client, queue: str, at: Place, now: calls.Offsets, group: str) -> tuple[int, float]:
-    """Return how many messages are not archived, at most, and the age of the oldest in seconds."""
+    """Return the number of messages not archived, at most, and the age of the oldest in seconds."""
     low = max(now.floor, at["next"] if now.epoch == at["epoch"] else now.first)
     while low < now.next:
         query = {"group": group, "from": low, "to": now.next, "limit": 1, "headers": "false", "body": "false"}
@@ -101,7 +101,7 @@ class Metrics:
         self._done = done
 
     def text(self) -> str:
-        """Return the metrics. Those that need the server are left out if it does not answer."""
+        """Return the metrics. Without an answer of the server, those that need it are left out."""
         done = self._done
         lines = [
             _family("messages_total", "counter", "Messages that this process has archived", done.messages),
@@ -110,7 +110,7 @@ class Metrics:
             _family("gaps_total", "counter", "Gaps that this process has found", len(done.gaps)),
         ]
         if done.committed_at:
-            lines.append(_family("last_commit_timestamp_seconds", "gauge", "When it committed last", done.committed_at))
+            lines.append(_family("last_commit_timestamp_seconds", "gauge", "Last commit", done.committed_at))
         try:
             found = status(self._lake, self._address, self._group)
         except PipelineError:
@@ -127,7 +127,7 @@ class Metrics:
         """Serve `/metrics` at HOST:PORT in a thread, and yield the address. Raise PipelineError."""
         host, _, port = address.rpartition(":")
         if not port.isdecimal():
-            raise PipelineError(f"--metrics {address}: HOST:PORT, such as 127.0.0.1:9109")
+            raise PipelineError(f"--metrics {address}: expected HOST:PORT, such as 127.0.0.1:9109")
         metrics = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -179,15 +179,13 @@ def _family(name: str, kind: str, text: str, values: float | Sequence[tuple[str,
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """Parse and return the command line. End the process with code 2 if it is wrong."""
-    parser = jobs.parser("status", "Show how far the archive of a lake is behind its queues. Exit code 1 if too far.")
+    parser = jobs.parser("status", "Show how far a lake's archive is behind its queues. Exit code 1 if too far.")
     parser.add_argument("lake", metavar="LAKE", help="the lake that `archive` fills")
     parser.add_argument("--group", default=GROUP, help=f"the group that the archive reads as ({GROUP})")
     parser.add_argument(
-        "--max-lag", type=int, metavar="N", help="end with 1 if a queue has more messages that are not archived"
+        "--max-lag", type=int, metavar="N", help="exit with 1 if a queue has more messages that are not archived"
     )
-    parser.add_argument(
-        "--max-lag-seconds", type=float, metavar="S", help="end with 1 if a message has waited for longer"
-    )
+    parser.add_argument("--max-lag-seconds", type=float, metavar="S", help="exit with 1 if a message has waited longer")
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each queue")
     return parser.parse_args(given)
 
@@ -210,7 +208,7 @@ def _job(known: argparse.Namespace) -> str:
     behind = (
         f"{worst.queue} is {jobs.counted(worst.lag_messages or 0, 'message')} and {worst.lag_seconds:,.0f} s behind"
     )
-    raise PipelineError(f"{behind}; so {jobs.counted(len(late), 'queue')} in all" if len(late) > 1 else behind)
+    raise PipelineError(f"{behind}; {jobs.counted(len(late), 'queue')} are late" if len(late) > 1 else behind)
 
 
 def _table(found: Sequence[Standing]) -> str:

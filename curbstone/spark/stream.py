@@ -1,11 +1,11 @@
 """Reading as a stream: exactly once, by the checkpoint of the query. The acks of the group only free room in the log.
 
-An offset has the place in each queue, and what its batch reads: see `places`. The behaviour of Spark (4.3), and what
-follows from it here:
+An offset has the place in each queue and the ranges of its batch: see `places`. This module depends on the behaviour of
+Spark (4.3):
 
-- `latestOffset(start)` is called after every batch, also if there is nothing new and after a restart, and `start` is
-  then in the commit log. So everything below `start` is acked there; `commit` alone would leave out the last batch.
-- `initialOffset` is called twice for a new query, and Spark does not keep its answer. So the group on the server does.
+- Spark calls `latestOffset(start)` after every batch, also without new data and after a restart, when `start` is in the
+  commit log. So everything below `start` is acked there; acking in `commit` alone would miss the last batch.
+- Spark calls `initialOffset` twice for a new query, and does not store the result, so the group on the server does.
 - `stop` does not mean the end of the query, so nothing is acked or deleted there.
 """
 
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SHORT_WAIT_S = 0.1
-"""With several projects, the total wait for all of them, one after the other, before the next request."""
 PATTERN_AGE_S = 5.0
 GO_ON = "set failOnDataLoss=false to continue behind it"
 
@@ -53,10 +52,10 @@ log = logging.getLogger("curbstone.spark")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module's docstring. One object lives as long as the query; copies of it run `read` on executors."""
+    """Reads messages as a stream. One object lives as long as the query; copies of it run `read` on executors."""
 
     def __init__(self, options: ReadOptions, columns: Columns, reader: str = "") -> None:
-        """`reader` is a name by which the server knows readers of one group apart; a new one if it is empty."""
+        """`reader` is the name that distinguishes readers of one group; if empty, a new one is created."""
         self._options = options
         self._columns = columns
         self._server = Client(options.address)
@@ -66,16 +65,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: Offset | None = None
         self._acked: dict[str, tuple[int, str]] = {}
         self._counted: dict[str, tuple[Place, Place]] = {}
-        """By queue, the place that was acked last, as it is and with the messages that count as lost and were read."""
+        """By queue, the last acked place, unchanged, and with the messages that count as lost but were read."""
         self.stored: Callable[[str, str, int, int], int] | None = None
-        """Counts the messages of a queue and epoch, in a range of seqs, that were read and are stored."""
+        """Counts the stored messages of a queue and epoch in a range of seqs."""
         self._unread: dict[str, int] = {}
-        """The starts of batches that are repeated although another reader was given their messages."""
+        """The starts of batches that are repeated although another reader has received their messages."""
         self._queues: tuple[str, ...] = ()
         self._queues_at = 0.0
         self._batch_at = time.monotonic()
 
-    # --- what Spark calls on the driver
+    # --- called by Spark on the driver
 
     def initialOffset(self) -> Offset:
         if self._initial is None:
@@ -104,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not is_news(start, begun, rows):
             return start
         if self._is_too_little(start, begun, rows):
-            time.sleep(self._options.poll_wait_s)  # because Spark would ask again at once
+            time.sleep(self._options.poll_wait_s)  # because Spark would call again immediately
             return start
         self._batch_at = time.monotonic()
         if isinstance(limit, ReadMaxRows):
@@ -112,7 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {queue: planned(at, rows[queue]) if queue in rows else at for queue, at in begun.items()}
 
     def _is_too_little(self, start: Offset, begun: Offset, rows: dict[str, int]) -> bool:
-        """Return whether the batch can wait until there is more, because it has few rows and nothing else is new."""
+        """Return whether the batch can wait for more rows, because it has few and nothing else is new."""
         options = self._options
         if self._target is not None or sum(rows.values()) >= options.per_trigger_min or is_news(start, begun, {}):
             return False
@@ -135,7 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         self._server.close()
 
-    # --- what it calls on executors
+    # --- called by Spark on executors
 
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:
         return read_messages(partition, self._options, self._columns)
@@ -143,7 +142,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- the start
 
     def _begin(self, queue: str, start: Start, start_ms: int | None) -> Place:
-        """Return where to begin in a queue of which nothing was read. An existing group continues at its position."""
+        """Return where to begin in a new queue. An existing group continues at its position."""
         options = self._options
         if not options.group:
             now = calls.offsets(self._server, queue, timestamp_ms=start_ms)
@@ -168,8 +167,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where to begin in a queue that joins a query, and where the queue ends.
 
         It begins at the group's position, or else at its beginning. A start of `latest`, or at a time, would skip
-        messages from before the query knew of the queue. A place that was given for this very queue holds, but not for
-        `another` queue that was made under its name.
+        messages from before the query found the queue. A place set for this queue applies, but not to `another` queue
+        that was created under its name.
         """
         places = self._options.start.of_queues if self._options.start and not is_another else {}
         begun = self._begin(queue, places.get(queue, GROUP), None)
@@ -180,7 +179,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._queues
 
     def _names(self) -> tuple[str, ...]:
-        """Return the names of the queues. If they are given by a pattern, ask again from time to time."""
+        """Return the names of the queues. Those of a pattern are refreshed from time to time."""
         if self._target is not None:
             return tuple(self._target)
         if not self._queues or (self._options.pattern and time.monotonic() - self._queues_at > PATTERN_AGE_S):
@@ -193,8 +192,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _follow(self, places: Offset, start: Offset) -> tuple[Offset, dict[str, End]]:
         """Return the places where reading continues, and the ends of the queues that are read now.
 
-        Wait up to `pollWait` for something new, so that Spark does not spin. A queue that is no longer asked for keeps
-        its place. A queue that a pattern matched and that is gone is forgotten after the batch that says so.
+        Wait up to `pollWait` for new data, so that Spark does not spin. A queue that is no longer selected keeps its
+        place. A deleted queue of a pattern is forgotten after the batch that records the deletion.
         """
         begun = {queue: at for queue, at in places.items() if not (at.get("gone") and self._options.pattern)}
         followed = [queue for queue in begun if self._options.reads(queue)]
@@ -235,7 +234,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _join(self, queue: str, begun: Offset, ends: dict[str, End]) -> None:
         try:
             begun[queue], ends[queue] = self._joined(queue)
-        except Refused as refused:  # a queue that the pattern matched may be gone since then
+        except Refused as refused:  # a queue of the pattern may have been deleted since
             if refused.status != calls.NOT_FOUND or not self._options.pattern:
                 raise
 
@@ -250,7 +249,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return calls.offsets(self._server, queue, group=options.group, after=after, size_max=options.bytes_per_trigger)
 
     def _ends_without_group(self, queue: str) -> calls.Offsets | None:
-        """Return the offsets of a queue, whatever groups it has, or None if it does not exist."""
+        """Return the offsets of a queue regardless of groups, or None if it does not exist."""
         try:
             return calls.offsets(self._server, queue)
         except Refused as refused:
@@ -258,10 +257,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise
             return None
 
-    # --- what is missing
+    # --- losses
 
     def _missing(self, queue: str, at: Place) -> tuple[Place, End]:
-        """Continue after the queue, or its group, has been deleted."""
+        """Continue after the deletion of the queue or its group."""
         now = self._ends_without_group(queue)
         if now is None:
             return {**self._behind(at, self._gap(queue, at, gaps.DELETED)), "gone": True}, _nothing(at)
@@ -281,13 +280,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return with_gap(begun, gap), end
 
     def _gap(self, queue: str, at: Place, why: str) -> Gap:
-        """Return a gap from a place on, of at least as many messages as the queue was once seen to have after it."""
+        """Return a gap from a place on, of at least as many messages as were once seen after it."""
         seen = (self._seen or {}).get(queue, at)
         at_least = max(0, seen["next"] - at["next"]) if seen["epoch"] == at["epoch"] else 0
         return Gap(queue, at["epoch"], at["next"], None, None, at_least, why)
 
     def _behind(self, at: Place, gap: Gap) -> Place:
-        """Return the place with a gap in front of it, or raise DataLoss if the options say so."""
+        """Return the place after a gap, or raise DataLoss if the options say so."""
         if self._options.fail_on_loss:
             raise gap.error(self._options.group, GO_ON)
         log.warning("curbstone: group %s: %s", self._options.group or "none", gap)
@@ -299,7 +298,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not options.group:
             if at["next"] >= end.first or not options.fail_on_loss:
                 return {**at, "next": max(at["next"], end.first)}
-            why = "settled by consumers, or expired; a groupId keeps them, failOnDataLoss=false leaves them out"
+            why = "settled by consumers, or expired; a groupId keeps them, failOnDataLoss=false skips them"
             raise data_loss(queue, "", at["next"], end.first, why)
         if end.floor <= at.get("floor", 0):
             return at
@@ -310,15 +309,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         low = at["next"] if at["next"] < end.floor else at.get("floor", 0)
         gap = Gap(queue, end.epoch, low, end.floor, None if unsure else lost, max(0, lost - unsure), gaps.GIVEN_UP)
         if lost <= 0 or (options.fail_on_loss and end.floor <= at["next"]):
-            return behind  # the batch that should have read them has reported the loss
+            return behind  # the batch that should have read them reported the loss
         return self._behind(behind, gap)
 
     # --- the ack
 
     def _ack(self, offset: Offset) -> Offset:
-        """Ack what this query is done with. Return where reading continues: there, or after another reader.
+        """Ack the finished batches. Return where reading continues: there, or after another reader's acks.
 
-        Raise GroupInUse. Acks that fail are sent again later.
+        Raise GroupInUse. Failed acks are repeated later.
         """
         places = {queue: left(at) for queue, at in offset.items()}
         done = {
@@ -338,13 +337,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return places
 
     def _claim(self, ranges: Sequence[Range]) -> None:
-        """Raise GroupInUse if another reader was given the messages of the first batch of this process."""
+        """Raise GroupInUse if another reader received the messages of the first batch of this process."""
         begins = {one.queue: (one.low - 1, one.epoch) for one in ranges if one.queue not in self._acked}
         for queue in self._send_acks(begins, {}):
             self._unread[queue] = begins[queue][0] + 1
 
     def _send_acks(self, done: Mapping[str, tuple[int, str]], offset: Offset) -> dict[str, int]:
-        """Ack what the server does not know yet. Return up to where another reader has acked in queues it has taken.
+        """Send acks that the server lacks. Return the last acked seqs of another reader, by queue.
 
         `offset` has the places that are acked.
         """
@@ -355,7 +354,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             results = calls.acks(self._server, self._options.group, news, self._reader)
         except PipelineError as error:
-            log.warning("curbstone: acks of %d queues: %s", len(news), error)
+            log.warning("curbstone: acks of %d queues failed: %s", len(news), error)
             return {}
         for queue, refused in results.items():
             if isinstance(refused, calls.Group):
@@ -363,7 +362,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._count(queue, offset[queue], refused)
                 self._acked[queue] = news[queue]
             elif not isinstance(refused, GroupInUse):
-                log.warning("curbstone: %s: ack of %d: %s", queue, news[queue][0], refused)
+                log.warning("curbstone: %s: the ack of %d failed: %s", queue, news[queue][0], refused)
             elif self._options.fail_on_loss or refused.acked is None:
                 raise refused
             else:
@@ -371,10 +370,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return others
 
     def _count(self, queue: str, at: Place, group: calls.Group) -> None:
-        """Note which messages of the last batch count as lost for the group, although they were read.
+        """Note the messages of the last batch that count as lost for the group although they were read.
 
-        That is so if they were purged, or had to make room, before they were acked. How many is known if they are
-        stored by this process; otherwise it is between none and `unsure`.
+        These are messages that were purged, or dropped for room, before they were acked. If this process stores them,
+        their number is known; otherwise it is between none and `unsure`.
         """
         self._counted.pop(queue, None)
         low, high = at["from"] if "from" in at else at["next"], min(group.floor, at["next"])

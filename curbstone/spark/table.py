@@ -1,7 +1,7 @@
-"""A table of a lake: Parquet files, and a Delta log that says which of them belong to the table.
+"""A table of a lake: Parquet files, and a Delta log that lists the files of the table.
 
 A batch is added by one commit, which also sets the positions of its queues (see `positions`). If two processes add the
-same messages, the second one is refused. All readers of Delta tables see each row once, at any time, without Spark.
+same messages, the second commit is refused. All readers of Delta tables see each row once, at any time, without Spark.
 `files` is for readers of plain Parquet. The format is https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
 """
 
@@ -32,11 +32,11 @@ _OLD_BATCHES = "run="
 _PLAIN = "Archived by Curbstone. Headers have the names that clients gave them."
 COMMITS_MAX = 3
 KEEP_HOURS = 7 * 24
-"""Files that a commit has replaced are kept so long, for readers that began earlier and for reading old versions."""
+"""How long replaced files are kept, for readers that began earlier and for earlier versions."""
 
 
 def absolute(path: str) -> str:
-    """Return the place of a lake in a form that means the same to each process."""
+    """Return the place of a lake in a form that is independent of the process."""
     return path.rstrip("/") if _ADDRESS.match(path) else str(Path(path.removeprefix("file:")).absolute())
 
 
@@ -52,19 +52,19 @@ class Table:
     """The description of a new table."""
 
     def __init__(self, lake: str, name: str, *, upgrading: bool = False) -> None:
-        """With `upgrading`, the files of an earlier release are being taken over; otherwise they are an error."""
+        """With `upgrading`, files of an earlier release are being converted; otherwise they are an error."""
         self.name = name
         self._upgrading = upgrading
         self.lake = absolute(lake)
         self.uri = f"{self.lake}/{name}"
         self._synced = -1
         self.more: Sequence[pyarrow.Field] = ()
-        """Columns that files have which are committed from now on, beside those of every table."""
+        """Additional columns of files that are committed from now on."""
         self._partition: tuple[str, ...] = ()
 
     @property
     def exists(self) -> bool:
-        """Return whether anything was stored. Raise PipelineError if an earlier release has stored some of it."""
+        """Return whether anything was stored. Raise PipelineError for files of an earlier release."""
         from deltalake import DeltaTable
 
         if not self._upgrading and self.old_batches():
@@ -74,25 +74,26 @@ class Table:
 
     @property
     def plain_headers(self) -> bool:
-        """Return whether headers have the names that clients gave them. In tables of earlier releases they do not."""
+        """Return whether headers have clients' own names. In tables of earlier releases they do not."""
         return not self.exists or self.open().metadata().description == _PLAIN
 
     @property
     def partition(self) -> tuple[str, ...]:
-        """Return the columns by which the table is partitioned, or will be."""
+        """Return the columns of the table's present or future partitions."""
         if not self._partition:
             self._partition = tuple(self.open().metadata().partition_columns) if self.exists else (DAY,)
         return self._partition
 
     def partition_by_queue(self) -> None:
-        """Partition a new table by queue, too. Raise PipelineError if the table exists and is not."""
+        """Also partition a new table by queue. Raise PipelineError if the table exists without this partition."""
         if not self.exists:
             self._partition = (QUEUE, DAY)
         elif QUEUE not in self.partition:
-            raise PipelineError(f"the lake {self.lake} is partitioned by date alone; only a new lake can be by queue")
+            text = f"the lake {self.lake} is partitioned by date; only a new lake can be partitioned by queue"
+            raise PipelineError(text)
 
     def lacking(self) -> PipelineError:
-        """Return the error that says that nothing was ever stored."""
+        """Return the error for a table that does not exist."""
         verb = "is" if self.name == JOURNAL else "are"
         return PipelineError(f"there {verb} no {self.name} in the lake {self.lake}")
 
@@ -112,7 +113,7 @@ class Table:
         return sorted(found)
 
     def open(self, version: int | str | None = None) -> DeltaTable:
-        """Return the table as it is now, or as of a version or a time. Raise PipelineError if it does not exist."""
+        """Return the table, or its state as of a version or a time. Raise PipelineError if it does not exist."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
@@ -132,7 +133,7 @@ class Table:
         return table
 
     def has_batch(self, run: str, batch: int) -> bool:
-        """Return whether a batch of a query was stored, as earlier releases named their batches."""
+        """Return whether a batch of a query, as named by earlier releases, was stored."""
         last = self.open().transaction_version(run) if self.exists else None
         return last is not None and last >= batch
 
@@ -141,10 +142,10 @@ class Table:
         return delta_log.transactions(self.uri) if self.exists else {}
 
     def commit(self, parts: Sequence[Part], sets: Mapping[str, int], were: Mapping[str, int]) -> None:
-        """Add files and set application transactions, all or nothing; on a local disk, all is synced at the return.
+        """Add files and set application transactions, all or nothing; on a local disk, sync before returning.
 
-        `were` are the versions that they have now, so far as they have one. Raise PipelineError, and change nothing, if
-        they have others, because another process has added rows meanwhile.
+        `were` are their expected present versions. Raise PipelineError, and change nothing, if they differ, because
+        another process has added rows meanwhile.
         """
         from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -156,7 +157,7 @@ class Table:
             try:
                 self._commit(table, sets, parts)
             except (CommitFailedError, DeltaError) as error:
-                # If two processes create the table or add columns to it, the later one fails and finds it done.
+                # If two processes create the table or add columns to it, the later one fails, retries and succeeds.
                 if attempt + 1 == COMMITS_MAX:
                     raise PipelineError(f"can't write to {self.uri}: {error}") from None
                 continue
@@ -164,7 +165,7 @@ class Table:
             return
 
     def _check_files(self, parts: Sequence[Part]) -> None:
-        """Raise PipelineError if files are gone. `compact` with a clock that is far ahead takes them for left over."""
+        """Raise PipelineError if files are gone. `compact` with a clock far ahead removes them as leftovers."""
         from pyarrow import fs
 
         from curbstone.spark.parts import filesystem
@@ -172,17 +173,15 @@ class Table:
         files, root = filesystem(self.uri)
         for info in files.get_file_info([f"{root}/{part.path}" for part in parts]):
             if info.type != fs.FileType.File:
-                advice = (
-                    "a compaction removes files that its clock takes for old; set the clock right, and run this again"
-                )
+                advice = "a compaction with a wrong clock removes new files; correct the clock, and run this again"
                 raise PipelineError(f"the file {info.path} of this batch is gone: {advice}")
 
     def sync(self) -> None:
-        """Sync everything on a local disk that no earlier call has synced, by all writers."""
+        """Sync everything of all writers on a local disk that no earlier call has synced."""
         self._synced = delta_log.sync(self.uri, max(self._synced, delta_log.durable(self.uri)))
 
     def _commit(self, table: DeltaTable | None, sets: Mapping[str, int], parts: Sequence[Part]) -> None:
-        """Commit to the table as it was seen last (None if it did not exist). Raise what deltalake raises."""
+        """Commit to the last seen state of the table (None if it did not exist). Raise the errors of deltalake."""
         import pyarrow as pa
         from deltalake import CommitProperties, PostCommitHookProperties, Schema, Transaction
         from deltalake.transaction import AddAction, create_table_with_add_actions
@@ -205,13 +204,13 @@ class Table:
             custom_metadata={delta_log.SYNCED: str(self._synced)},
             app_transactions=[Transaction(name, number) for name, number in sets.items()],
         )
-        # Old commits are removed by `compact`, which syncs first the checkpoint that has what they say.
+        # `compact` removes old commits, after it has synced the checkpoint with their contents.
         hook = PostCommitHookProperties(cleanup_expired_logs=False)
         schema = Schema.from_arrow(pa.schema([*self.arrow_schema(table), *self._new(table)]))
         if table is None:
             files, root = filesystem(self.uri)
             files.create_dir(root, recursive=True)
-            # A second creation at the same time would be tried again as version 1, and add the same rows.
+            # deltalake would retry a concurrent creation as version 1, and add the same rows.
             whose.max_commit_retries = 0
             create_table_with_add_actions(
                 self.uri,
@@ -250,7 +249,7 @@ class Table:
         return {field.name: _as_written(field) for field in found if field.name not in known}
 
     def arrow_schema(self, table: DeltaTable | None = None) -> pyarrow.Schema:
-        """Return all columns, including the one that the table is partitioned by."""
+        """Return all columns, including the partition column."""
         import pyarrow as pa
 
         from curbstone.spark.parts import stored_schema
@@ -263,9 +262,9 @@ class Table:
         return [field for field in self.more if field.name not in known]
 
     def dataset(self, version: int | str | None = None) -> pyarrow.dataset.Dataset:
-        """Return the rows as of a version, as Arrow. Files are skipped only by statistics that the log has.
+        """Return the rows as of a version, as Arrow. Only present statistics exclude a file.
 
-        `DeltaTable.to_pyarrow_dataset` takes a statistic that a file lacks for one that excludes the file.
+        `DeltaTable.to_pyarrow_dataset` wrongly excludes a file that lacks a statistic.
         """
         import pyarrow as pa
         from pyarrow import dataset
@@ -295,7 +294,7 @@ class Table:
 
 
 def _as_written(field: pyarrow.Field) -> pyarrow.Field:
-    """Return a column with the type in which this package writes it, from the type that the log's reader gives it."""
+    """Return a column with the type that this package writes, from the type of the log's reader."""
     import pyarrow as pa
 
     kinds = {"string_view": pa.string(), "large_string": pa.string()}
@@ -303,9 +302,9 @@ def _as_written(field: pyarrow.Field) -> pyarrow.Field:
 
 
 def _guarantee(facts: Mapping[str, Any], schema: pyarrow.Schema, never_null: Sequence[str]) -> Any:
-    """Return what the log says of all rows of a file: its day, and the least and greatest value of each column.
+    """Return a condition, from the log, that all rows of a file meet: its day, and the bounds of each column.
 
-    A bound says nothing of rows with null, so it counts only for columns without.
+    Bounds do not cover null, so they are used only for columns without nulls.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -1,8 +1,8 @@
 """Typed columns of a lake: members of JSON bodies as columns of the table, beside `body`.
 
-The columns are named by an option, or are the properties of each queue's own JSON Schema. A value that does not fit
-its column, and a member that has no column, is in the column `_rescued`, as JSON. So nothing is lost when a producer
-changes its messages; and `body` stays as it is.
+The columns are named by an option, or are the properties of each queue's own JSON Schema. Values that do not fit their
+columns, and members without a column, are in the column `_rescued`, as JSON. So nothing is lost when a producer changes
+its messages; `body` is unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RESCUED = "_rescued"
 BY_SCHEMA = "schema"
-"""In place of columns: those of each queue's JSON Schema."""
+"""The word for the columns of each queue's JSON Schema."""
 
 _COLUMN = re.compile(r"\s*(\w+)\s+(\w+)(?:\s+FROM\s+(\S+))?\s*", re.IGNORECASE | re.ASCII)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
@@ -93,7 +93,7 @@ _TYPES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "DATE": (_date, "date32"),
     "JSON": (_json, "string"),
 }
-"""The types of columns: how a value is converted, and the type in Arrow. JSON is any value, as text."""
+"""The types of columns: the conversion of a value, and the type in Arrow. JSON is any value, as text."""
 _SAME = {
     "INTEGER": "BIGINT",
     "INT": "BIGINT",
@@ -125,12 +125,12 @@ def parse(text: str) -> tuple[Column, ...]:
         name, kind = match[1], match[2].upper()
         kind = _SAME.get(kind, kind)
         if kind not in _TYPES:
-            raise PipelineError(f"--columns: {name}: there is no type {match[2]}; there are: {', '.join(_TYPES)}")
+            raise PipelineError(f"--columns: {name}: unknown type {match[2]}; the types are {', '.join(_TYPES)}")
         found.append(Column(name, kind, _path(match[3] or f"$.{name}")))
     names = [column.name for column in found]
     for name in names:
         if name in _taken() or names.count(name) > 1:
-            raise PipelineError(f"--columns: the name {name} is taken; choose another with {name}_2 … FROM $.{name}")
+            raise PipelineError(f"--columns: the name {name} is taken; use another name: {name}_2 … FROM $.{name}")
     return tuple(found)
 
 
@@ -141,12 +141,12 @@ def _taken() -> set[str]:
 def _path(text: str) -> tuple[str | int, ...]:
     steps = list(_STEP.finditer(text, 1))
     if not text.startswith("$") or "".join(step[0] for step in steps) != text[1:] or not steps or not steps[0][1]:
-        raise PipelineError(f"--columns: bad path {text!r}: $.name, $.name.member or $.name[0]")
+        raise PipelineError(f"--columns: bad path {text!r}: expected $.name, $.name.member or $.name[0]")
     return tuple(step[1] if step[1] else int(step[2]) for step in steps)
 
 
 def of_json_schema(schema: object) -> tuple[Column, ...]:
-    """Return a column for each property of an object's JSON Schema whose name is free and usual for a column."""
+    """Return a column for each property of an object's JSON Schema whose name is valid and not taken."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     found = []
     for name, rule in (properties or {}).items():
@@ -175,7 +175,7 @@ def of_queues(client: Client, queues: Iterable[str]) -> dict[str, tuple[Column, 
 
 
 def fields(columns: Iterable[Column]) -> list[pa.Field]:
-    """Return the columns as they are stored, with the one of what did not fit. The first of a name counts."""
+    """Return the stored columns, with the one for rescued values. The first of a name counts."""
     import pyarrow as pa
 
     types = {"timestamp": pa.timestamp("us", "UTC"), "date32": pa.date32()}
@@ -187,7 +187,7 @@ def fields(columns: Iterable[Column]) -> list[pa.Field]:
 
 
 def added(batch: pa.RecordBatch, columns: Sequence[Column], stored: Mapping[str, pa.Field]) -> pa.RecordBatch:
-    """Return the rows with these columns, made from their bodies, in the types of the `stored` columns."""
+    """Return the rows with these columns, extracted from their bodies, in the types of the `stored` columns."""
     import pyarrow as pa
 
     wanted = [(column, _converted(column, stored[column.name])) for column in columns]
@@ -211,7 +211,7 @@ def added(batch: pa.RecordBatch, columns: Sequence[Column], stored: Mapping[str,
 
 
 def _converted(column: Column, field: pa.Field) -> Callable[[Any], Any]:
-    """Return the function that converts a value, or one that never does if the stored column has another type."""
+    """Return the function that converts a value; it always fails if the stored column has another type."""
     import pyarrow as pa
 
     convert, name = _TYPES[column.type]

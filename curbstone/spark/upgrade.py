@@ -1,8 +1,8 @@
-"""`curbstone pipeline upgrade`: turns a lake of an earlier release into tables, batch by batch, without Spark.
+"""`curbstone pipeline upgrade`: converts a lake of an earlier release to tables, batch by batch, without Spark.
 
 Such a lake consists of folders of Parquet files, `run=<query>/batch=<number>/project=…/queue=…/date=…`. Each batch is
 stored in the table under the same identity, and then its folder is removed. So the job may be killed and run again, and
-the archive continues from its checkpoint as if nothing had happened.
+the archive continues from its checkpoint.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def upgrade(lake: str) -> int:
-    """Take over all batches of an earlier release, and return how many. No archive may run meanwhile."""
+    """Convert all batches of an earlier release, and return their number. No archive may run meanwhile."""
     done = 0
     for name in TABLES:
         table = Table(lake, name, upgrading=True)
         for batch in table.old_batches():
             _take_over(table, batch)
             done += 1
-            jobs.show_status(f"{jobs.counted(done, 'batch')} taken over")
+            jobs.show_status(f"{jobs.counted(done, 'batch')} converted")
         _remove_empty(table)
     jobs.clear_status()
     return done
@@ -58,7 +58,7 @@ def _take_over(table: Table, folder: str) -> None:
 
 
 def _rows(files: fs.FileSystem, folder: str) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a batch, with the columns that only the names of their folders have."""
+    """Yield the rows of a batch, with the columns from the names of their folders."""
     import pyarrow as pa
     from pyarrow import fs, parquet
 
@@ -98,7 +98,7 @@ def _job(known: argparse.Namespace) -> str:
         if not any(table.exists for table in tables):
             raise PipelineError(f"there is no lake at {known.lake}")
         return f"the lake {known.lake} needs no upgrade"
-    return f"took over {jobs.counted(upgrade(known.lake), 'batch')}"
+    return f"converted {jobs.counted(upgrade(known.lake), 'batch')}"
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -1,11 +1,11 @@
-"""Writing: each task stages its rows in parts with names of its own, and the driver publishes all parts in one commit.
+"""Writing: each task stages its rows in parts with unique names, and the driver publishes all parts in one commit.
 
-A task that fails or runs twice leaves parts that no commit names. The id of the transaction tells whether a commit is a
-repetition. For a micro-batch it is the id of the query and the number of the batch, which are the same after a restart
-from the checkpoint. The commit also names the range that the checkpoint plans for the batch, so that an old checkpoint,
+A task that fails or runs twice leaves parts that no commit names. The id of the transaction identifies a repeated
+commit. For a micro-batch it is the id of the query and the number of the batch, which are the same after a restart from
+the checkpoint. The commit also names the range that the checkpoint plans for the batch, so that an old checkpoint,
 which plans another range under a known number, is an error. For a batch the id is the option `transactionId`, or else a
-new one for each job. The server remembers committed ids (of a query the number of its last batch), so the same commit
-again publishes nothing.
+new one for each job. The server remembers committed ids (of a query the number of its last batch), so repeating a
+commit publishes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PART_BYTES = 16 << 20
-"""A part is sent when it has this size. The server takes up to 64 MiB."""
+"""A part is sent when it has this size. The server accepts up to 64 MiB."""
 
 log = logging.getLogger("curbstone.spark")
 
@@ -61,7 +61,7 @@ class _Stage:
         self._parts: list[str] = []
         self._messages = 0
         self.open = True
-        """False once the server has reported that this transaction is committed, so nothing need be staged."""
+        """False once the server has reported that this transaction is committed, so that nothing need be staged."""
 
     def add(
         self, queue: str, bodies: list[bytes], blocks: list[bytes], delays: list[int], extras: list[bytes] | None
@@ -86,9 +86,9 @@ class _Stage:
             try:
                 self.open = calls.put_part(self._server, self._project, self._transaction, part, body)
             except NoRoom:
-                # The room may be taken by parts of killed attempts, which would stay while the job is tried again. The
-                # driver can't drop them, as it does not know the id if no task succeeds. A commit that needs one of the
-                # dropped parts will find it missing.
+                # Parts of killed attempts may fill the room, and would stay while the job is retried. The driver can't
+                # drop them, because without a successful task it lacks the id. A commit that needs one of the dropped
+                # parts fails.
                 _abort(self._options, self._transaction)
                 raise
         self._parts.append(part)
@@ -115,7 +115,7 @@ def _add_batch(
     names = batch.schema.names
     bodies = bytes_of(batch.column("body" if "body" in names else "value"))
     if None in bodies:
-        raise PipelineError("a row's body is null; a message has a body, maybe an empty one")
+        raise PipelineError("a row's body is null; a message needs a body, which may be empty")
     delays = _delays(batch)
     try:
         made = header_blocks(batch, blocks)
@@ -141,11 +141,11 @@ def _target(name: str | None, options: WriteOptions, project: str) -> str:
     """Return the queue that a row names, without its project. Null means the queue of the option."""
     if name is None:
         if not options.queue:
-            raise PipelineError("a row's queue is null, and there is no option queue")
+            raise PipelineError("a row's queue is null, and the option queue is not set")
         return checked_name(options.queue).queue
     found = checked_name(name, project)
     if found.project != project:
-        raise PipelineError(f"a row is for {found}; one write goes to one project, here {project}")
+        raise PipelineError(f"a row is for {found}; a write can have only one project, here {project}")
     return found.queue
 
 
@@ -163,10 +163,10 @@ def _project(options: WriteOptions) -> str:
 
 
 def _task_name(run: str) -> str:
-    """Return the prefix of the names of this task's parts. It sorts by partition, and no other attempt has the same."""
+    """Return the prefix of the names of this task's parts. It sorts by partition, and is unique to the attempt."""
     context = TaskContext.get()
     if context is None:
-        raise PipelineError("writing runs in a Spark task")
+        raise PipelineError("writing is only possible in a Spark task")
     return f"{context.partitionId():06d}-{context.attemptNumber()}-{context.taskAttemptId()}-{run}"
 
 
@@ -183,7 +183,7 @@ def _commit(options: WriteOptions, messages: list[WriterCommitMessage | None], c
 
 
 def _abort(options: WriteOptions, transaction: str) -> None:
-    """Drop the staged parts. If this fails too, the server drops them after a while."""
+    """Drop the staged parts. If this fails too, the server drops them later."""
     server = Client(options.address)
     try:
         calls.drop(server, _project(options), transaction)
@@ -194,7 +194,7 @@ def _abort(options: WriteOptions, transaction: str) -> None:
 
 
 def _planned(checkpoint: str, batch: int) -> str:
-    """Return a digest of the range that Spark has planned for a batch, from its checkpoint; "" if it can't be read."""
+    """Return a digest of a batch's planned range in Spark's checkpoint; "" if it can't be read."""
     from curbstone.spark.parts import filesystem, text_of
     from curbstone.spark.table import absolute
 
@@ -206,7 +206,7 @@ def _planned(checkpoint: str, batch: int) -> str:
     except (OSError, ValueError) as error:
         log.warning("curbstone: can't read the checkpoint %s: %s", checkpoint, error)
         return ""
-    # The first two lines are the format's version, and times and settings.
+    # The first two lines are the version of the format, and times and settings.
     return hashlib.sha256("\n".join(text.splitlines()[2:]).encode()).hexdigest() if text else ""
 
 
@@ -231,7 +231,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes micro-batches, each all or nothing, and once however often it is repeated."""
+    """Writes micro-batches, each all or nothing, and exactly once."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -242,7 +242,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query = context.getLocalProperty(_QUERY_ID) if context else None
         batch = context.getLocalProperty(_BATCH_ID) if context else None
         if not query or not batch:
-            raise PipelineError("Spark did not say which query and batch this task belongs to")
+            raise PipelineError("Spark did not pass the query and batch of this task")
         project = _project(self._options)
         stage = _Stage(self._options, project, f"{query}@{batch}", _task_name(self._run))
         return _stage_rows(iterator, self._options, project, stage)
@@ -256,13 +256,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
             if refused.status != calls.CONFLICT:
                 raise
             why = f"{last_line(refused)}; the checkpoint {self._options.checkpoint} is older than what was published"
-            advice = "put back its newest state, or begin behind what was published with a new checkpoint and groupId"
+            advice = "restore its newest state, or begin after the published messages with a new checkpoint and groupId"
             raise PipelineError(f"batch {batchId}: {why}: {advice}") from None
 
     def _was_committed_by_first_release(self, messages: list[WriterCommitMessage | None]) -> bool:
         """Return whether the first release committed this batch, under another id.
 
-        A query that was upgraded may repeat its last batch.
+        An upgraded query may repeat its last batch.
         """
         staged = next((message for message in messages if isinstance(message, Staged) and message.parts), None)
         if staged is None:

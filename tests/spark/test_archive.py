@@ -226,7 +226,7 @@ def test_page_damaged_in_transit_is_fetched_again(
 
     monkeypatch.setattr(http.client.HTTPResponse, "read", damaged)
     if times > 1:
-        with pytest.raises(PipelineError, match="a page of .* bytes was damaged on the way"):
+        with pytest.raises(PipelineError, match="a page of .* bytes was damaged in transit"):
             run(tmp_path, {**options, "retryTimeout": "0"})
         left[0] = 0
     assert run(tmp_path, options).messages == 20

@@ -154,7 +154,7 @@ def test_unknown_queue_is_an_error(stocked: ServerProcess) -> None:
     query.run()
     with pytest.raises(PipelineError, match="shop/none"):
         query.run(queues="a,none")
-    with pytest.raises(PipelineError, match=r"startingOffsets names shop/none, and there is no such queue"):
+    with pytest.raises(PipelineError, match=r"startingOffsets: no such queue: shop/none"):
         Query(stocked, queuePattern=".*", groupId="g", startingOffsets='{"none": 5}').run()
 
 
@@ -172,7 +172,7 @@ def test_recreated_queue_is_read_completely_and_the_loss_reported(
     publish(stocked.url, A, numbered(20))
     if declared_again:
         call(stocked.url, "PUT", "/v2/shop/queues/a/groups/lake")
-    with pytest.raises(DataLoss, match=r"group=lake missing=\[71,…\): the queue was deleted and made anew"):
+    with pytest.raises(DataLoss, match=r"group=lake missing=\[71,…\): the queue was deleted and created again"):
         query.run()
     query.run(failOnDataLoss=False)
     assert query.rows[before:] == rows(A, 1, 20)

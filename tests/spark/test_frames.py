@@ -78,7 +78,7 @@ def test_header_names_do_not_depend_on_the_protocol() -> None:
 
 def test_null_header_is_a_one_line_error() -> None:
     """It was a traceback of an AttributeError."""
-    with pytest.raises(ValueError, match="the header 'lang' of a row is null; leave it out of the map"):
+    with pytest.raises(ValueError, match="the header 'lang' of a row is null; remove it from the map"):
         Blocks().of("text/csv", [("lang", None)])  # type: ignore[list-item]
 
 

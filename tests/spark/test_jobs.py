@@ -116,7 +116,7 @@ def test_a_signal_ends_an_archive_cleanly(
     [
         ("archive", ["a b", "--lake", "x"], "bad queue name"),
         ("archive", ["a"], "--lake"),
-        ("archive", ["a", "--pattern", "b", "--lake", "x"], "which queues? Name them, or give --pattern"),
+        ("archive", ["a", "--pattern", "b", "--lake", "x"], "no queues: name them, or use --pattern"),
         ("archive", ["--pattern", "(", "--lake", "x"], "queuePattern='('"),
         ("report", [], "name queues, or a lake"),
         ("report", ["a", "--since", "soon"], "--since='soon'"),

@@ -46,7 +46,7 @@ def test_lake_partitioned_by_queue_is_readable_and_keeps_its_layout(server: Serv
     assert not list(tmp_path.rglob("*.torn")), "all files are found whole, whatever their paths"
     other = tmp_path / "by day"
     store(Table(str(other), MESSAGES), 0, range(2))
-    with pytest.raises(PipelineError, match="is partitioned by date alone; only a new lake can be by queue"):
+    with pytest.raises(PipelineError, match="is partitioned by date; only a new lake can be partitioned by queue"):
         archive(None, str(other), options, once=True, by_queue=True)
 
 

@@ -55,7 +55,7 @@ def test_replay_with_the_same_name_publishes_nothing(server: ServerProcess, addr
     first = call(server.url, "GET", "/v2/shop/queues/again/messages?limit=1")["messages"][0]
     assert (first["x-replayed-from"], first["Content-Type"]) == ("shop/a:b/10", "text/plain")
     assert take_all(server.url, "shop/again") == bodies(range(10, 40))
-    with pytest.raises(PipelineError, match="replay late was begun with other choices; give this one another name"):
+    with pytest.raises(PipelineError, match="replay late was begun with other options; use another name for this one"):
         replay(lake, "late", address, Filter(), into="shop/again")
 
 

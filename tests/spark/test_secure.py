@@ -90,7 +90,7 @@ def test_missing_right_is_reported_in_one_line(secure: Secure, spark: Any) -> No
 def test_unknown_ca_or_invalid_token_is_reported_immediately(secure: Secure, tmp_path: Path) -> None:
     """It was tried again for a minute, as if the server were away."""
     stranger = Client(address_of(secure.url, secure.token_file("reader")))
-    with pytest.raises(Unreachable, match="its certificate is not to be trusted: .*caFile"):
+    with pytest.raises(Unreachable, match="its certificate is not trusted: .*caFile"):
         stranger.json("GET", "/v2/shop/queues")
     bad = tmp_path / "token"
     bad.write_text("not-a-token")

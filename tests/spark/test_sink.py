@@ -121,10 +121,10 @@ def test_repeated_transaction_writes_nothing(spark: Any, server: ServerProcess) 
 @pytest.mark.parametrize(
     ("columns", "options", "line"),
     [
-        ("body STRING, price LONG", {}, "column 'price' can't be written; there are: body, value, queue"),
+        ("body STRING, price LONG", {}, "column 'price' can't be written, only body, value, queue"),
         ("body LONG", {}, "column 'body' is bigint; it must be string or binary"),
         ("queue STRING", {}, "there is no column 'body' (or 'value')"),
-        ("body STRING", {"queue": ""}, "where to? Give the option queue, or a column 'queue'"),
+        ("body STRING", {"queue": ""}, "no destination: set the option queue, or add a column 'queue'"),
         ("body STRING", {"queues": "a,b"}, "unknown option 'queues'; did you mean queue?"),
     ],
 )

@@ -161,7 +161,7 @@ def test_recreated_queue_is_detected(query: Query) -> None:
     publish(query.url, QUEUE, numbered(5, 10))
     with pytest.raises(Exception) as caught:
         query.once()
-    assert "the queue was deleted and made anew" in last_line(caught.value)
+    assert "the queue was deleted and created again" in last_line(caught.value)
     query.once(failOnDataLoss=False)
     assert sorted(query.bodies()) == numbered(15)
 

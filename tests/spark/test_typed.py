@@ -128,7 +128,7 @@ def test_columns_are_validated_before_reading() -> None:
     )
     for text, line in (
         ("a", "'a' is not NAME TYPE or NAME TYPE FROM"),
-        ("a MONEY", "a: there is no type MONEY; there are: BIGINT, DOUBLE"),
+        ("a MONEY", "a: unknown type MONEY; the types are BIGINT, DOUBLE"),
         ("seq BIGINT", "the name seq is taken"),
         ("a INT, a INT", "the name a is taken"),
         ("a INT FROM a.b", "bad path 'a.b'"),
