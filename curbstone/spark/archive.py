@@ -53,11 +53,11 @@ class Archived:
     """The time of the last commit, in seconds since 1970."""
 
     def __str__(self) -> str:
-        text = f"archived {jobs.counted(self.messages, 'message')}"
+        text = f"archived {jobs.quantity(self.messages, 'message')}"
         if self.events:
-            text += f" and {jobs.counted(self.events, 'event')}"
-        text += f" in {jobs.counted(self.batches, 'batch')}"
-        return f"{text}; {jobs.counted(len(self.gaps), 'gap')}, see the table gaps" if self.gaps else text
+            text += f" and {jobs.quantity(self.events, 'event')}"
+        text += f" in {jobs.quantity(self.batches, 'batch')}"
+        return f"{text}; {jobs.quantity(len(self.gaps), 'gap')}, see the table gaps" if self.gaps else text
 
 
 def archive(
@@ -402,7 +402,7 @@ def _job(known: argparse.Namespace) -> str:
         if known.every < 0:
             raise PipelineError("--every: seconds, 0 or more")
     except PipelineError as error:
-        raise jobs.Wrong(str(error)) from None
+        raise jobs.UsageError(str(error)) from None
     _check(known, source)
     done = Archived()
     with jobs.stopping() as stop, ExitStack() as stack:
@@ -427,7 +427,7 @@ def _job(known: argparse.Namespace) -> str:
 def _queues(known: argparse.Namespace) -> dict[str, str]:
     """Return the options that name the queues. Raise UsageError if they are not named, or named twice."""
     if bool(known.queues) == bool(known.pattern):
-        raise jobs.Wrong("no queues: name them, or use --pattern")
+        raise jobs.UsageError("no queues: name them, or use --pattern")
     which = {"queuePattern": known.pattern} if known.pattern else {"queues": ",".join(known.queues)}
     return {**which, "project": known.project} if known.project else which
 

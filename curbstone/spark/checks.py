@@ -44,7 +44,7 @@ def check_lake(path: str, table: str) -> None:
     """Raise PipelineError if nothing was ever archived."""
     stored = Table(path, table)
     if local_folder(path) is not None and not stored.exists:
-        raise stored.lacking()
+        raise stored.missing_error()
 
 
 def check_server(address: Address, queues: Sequence[str], *, must_exist: bool = True) -> None:

@@ -46,9 +46,9 @@ class Compacted:
     removed: int
 
     def __str__(self) -> str:
-        text = f"{self.table}: {jobs.counted(self.small, 'file')} became {self.large:,}"
+        text = f"{self.table}: {jobs.quantity(self.small, 'file')} became {self.large:,}"
         if self.completed:
-            text += f", {jobs.counted(self.completed, 'file')} got statistics"
+            text += f", {jobs.quantity(self.completed, 'file')} got statistics"
         if self.forgotten:
             text += f", {self.forgotten:,} of earlier days left the table"
         return f"{text}, {self.removed:,} removed from the disk"
@@ -135,15 +135,15 @@ def _complete(table: DeltaTable, name: str) -> int:
     """
     import pyarrow as pa
 
-    lacking: dict[str, int] = {}
+    incomplete: dict[str, int] = {}
     for facts in pa.table(table.get_add_actions(flatten=True)).to_pylist():
         if facts.get("null_count.epoch") is None:
             day = facts[f"partition.{DAY}"].isoformat()
-            lacking[day] = lacking.get(day, 0) + 1
-    for day in sorted(lacking):
+            incomplete[day] = incomplete.get(day, 0) + 1
+    for day in sorted(incomplete):
         # Unlike compaction, this also takes a file that is alone in its day.
         table.optimize.z_order([ORDER[name]], partition_filters=[(DAY, "=", day)])
-    return sum(lacking.values())
+    return sum(incomplete.values())
 
 
 def _keep(table: DeltaTable, hours: int) -> None:

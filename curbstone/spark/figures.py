@@ -166,14 +166,14 @@ _MINUTES = """
         SELECT project, queue, "group" FROM events WHERE event <> 'published'
         UNION SELECT project, queue, '' FROM published
     ),
-    came AS (
+    arrivals AS (
         SELECT readers.project, readers.queue, readers."group", begin_of("time", {step_ms}) AS minute,
             count(*) AS published, sum(bytes) AS bytes
         FROM published JOIN readers ON published.project = readers.project AND published.queue = readers.queue
             AND published."group" IN ('', readers."group")
         GROUP BY ALL
     ),
-    went AS (
+    ends AS (
         SELECT project, queue, "group", begin_of("time", {step_ms}) AS minute,
             sum("count") FILTER (event = 'settled') AS settled,
             sum("count") FILTER (event = 'released') AS retried,
@@ -206,6 +206,6 @@ _MINUTES = """
         ranks[1]::DOUBLE AS p50_ms, ranks[2]::DOUBLE AS p95_ms, ranks[3]::DOUBLE AS p99_ms,
         greatest(0, sum(coalesce(published, 0) - coalesce(ended, 0))
             OVER (PARTITION BY project, queue, "group" ORDER BY minute))::BIGINT AS backlog
-    FROM came FULL JOIN went USING (project, queue, "group", minute)
+    FROM arrivals FULL JOIN ends USING (project, queue, "group", minute)
         LEFT JOIN ranks USING (project, queue, "group", minute)
 """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 GAPS = "gaps"
 
-MADE_ANEW = "the queue was deleted and created again"
+RECREATED = "the queue was deleted and created again"
 DELETED = "the queue was deleted"
 GROUP_DELETED = "the group was deleted, and consumers may have settled messages since"
 OTHER_READER = "another reader of the group had acked them"

@@ -55,7 +55,7 @@ def update(lake: str, name: str, keep_hours: float = KEEP_HOURS) -> int:
     uri = f"{absolute(lake)}/{name}"
     delta_log.sync(uri, delta_log.durable(uri))
     delta = DeltaTable(uri)
-    iceberg_table.bring(f"{absolute(lake)}/{FOLDER}/{name}", uri, delta, keep_hours)
+    iceberg_table.update_table(f"{absolute(lake)}/{FOLDER}/{name}", uri, delta, keep_hours)
     return int(delta.version())
 
 

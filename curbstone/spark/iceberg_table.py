@@ -55,7 +55,7 @@ _HINT = "version-hint.text"
 _EPOCH = date(1970, 1, 1)
 
 
-def bring(folder: str, uri: str, delta: DeltaTable, keep_hours: float) -> None:
+def update_table(folder: str, uri: str, delta: DeltaTable, keep_hours: float) -> None:
     """Update the Iceberg table in a folder to the version of a Delta table, which is at `uri`.
 
     Snapshots older than `keep_hours` are removed.

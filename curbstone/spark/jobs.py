@@ -22,7 +22,7 @@ from curbstone.spark.session import PACKAGES, check_packages
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
 
-class Wrong(PipelineError):
+class UsageError(PipelineError):
     """The command line is wrong."""
 
 
@@ -76,7 +76,7 @@ def run(job: Callable[[argparse.Namespace], str], known: argparse.Namespace, *, 
     try:
         check_packages(needs)
         print(job(known))
-    except Wrong as error:
+    except UsageError as error:
         return _fail(error, WRONG)
     except KeyboardInterrupt:
         return _fail(PipelineError("interrupted"), INTERRUPTED)
@@ -112,7 +112,7 @@ def stopping() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def counted(count: int, what: str) -> str:
+def quantity(count: int, what: str) -> str:
     """Return a number with its noun, such as 1 batch or 2,000 messages. The plural of the noun must end in s or es."""
     ending = "" if count == 1 else "es" if what.endswith("ch") else "s"
     return f"{count:,} {what}{ending}"

@@ -17,7 +17,7 @@ from curbstone.spark.batch import first_queues, queues_of
 from curbstone.spark.client import Client
 from curbstone.spark.columns import Columns
 from curbstone.spark.failure import Refused
-from curbstone.spark.gaps import DELETED, MADE_ANEW, data_loss
+from curbstone.spark.gaps import DELETED, RECREATED, data_loss
 from curbstone.spark.options import ReadOptions
 from curbstone.spark.reading import Fetched, Range, read_journal
 from curbstone.spark.source_types import DataSourceStreamReader, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -82,7 +82,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if known and (known.epoch, known.low, known.high) == (epoch, low, high):
             return known
         strict = self._options.fail_on_loss
-        return Range(queue, epoch, low, high, strict=strict and low > 0, queue_may_go=not strict)
+        return Range(queue, epoch, low, high, strict=strict and low > 0, tolerates_deletion=not strict)
 
     def _next(self, queue: str, at: dict[str, Any], rows: int) -> dict[str, Any]:
         """Return where the batch that starts at `at` ends."""
@@ -92,7 +92,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             reply = calls.journal(self._server, queue, query, at.get("epoch", ""))
         except Refused as refused:
-            return self._behind(refused, queue, at, rows)
+            return self._after_gap(refused, queue, at, rows)
         if self._ends is not None:
             self._ends.setdefault(queue, reply.number("Journal-End"))
         epoch, following = reply.headers.get("X-Curbstone-Epoch", ""), reply.number("Next-Offset")
@@ -101,12 +101,12 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._fetched[queue] = Fetched(queue, epoch, at["position"], following, page=reply.body)
         return {"position": following, "epoch": epoch}
 
-    def _behind(self, refused: Refused, queue: str, at: dict[str, Any], rows: int) -> dict[str, Any]:
+    def _after_gap(self, refused: Refused, queue: str, at: dict[str, Any], rows: int) -> dict[str, Any]:
         """Return where to continue after the server reported that queue, epoch or position does not exist; or raise."""
         is_known = bool(at["position"])
         first = refused.members.get("first")
         if refused.status == calls.CONFLICT:
-            self._lost(queue, at, None, MADE_ANEW)
+            self._lost(queue, at, None, RECREATED)
             return self._next(queue, {"position": 0}, rows)
         if refused.status == calls.NOT_FOUND and is_known:
             self._lost(queue, at, None, DELETED)

@@ -65,7 +65,7 @@ def _pages(server: Client, queue: str, schema: pa.Schema, plain_headers: bool) -
         try:
             reply = calls.browse(server, queue, query)
         except Refused as refused:
-            at = _behind(refused, at)
+            at = _after_gap(refused, at)
             continue
         at = reply.number("Next-Offset")
         batch = message_batch(reply.body, queue, now.epoch, read, plain=plain_headers)
@@ -87,7 +87,7 @@ def _events(server: Client, queue: str, schema: pa.Schema) -> Iterator[pa.Record
         try:
             reply = calls.journal(server, queue, query)
         except Refused as refused:
-            at = _behind(refused, at)
+            at = _after_gap(refused, at)
             continue
         if events := read_events(reply.body):
             batch = event_batch(events, queue, reply.headers.get("X-Curbstone-Epoch", ""), read)
@@ -98,7 +98,7 @@ def _events(server: Client, queue: str, schema: pa.Schema) -> Iterator[pa.Record
         at = following
 
 
-def _behind(refused: Refused, at: int) -> int:
+def _after_gap(refused: Refused, at: int) -> int:
     """Return where to continue after the server reported that the place `at` is gone; or raise."""
     behind = refused.members.get("first")
     if refused.status != calls.GONE or not isinstance(behind, int) or behind <= at:

@@ -172,7 +172,7 @@ def _overview(places: Sequence[Sequence[Minute]], drawn: int, before: Sequence[M
     def counted(minutes: Sequence[Minute], name: str) -> Cell:
         count = sum(getattr(row, name) for row in minutes)
         known = sum(getattr(row, name) for row in earlier.get(_key(minutes[0]), ())) if before is not None else None
-        return beside(count, known)
+        return number_with_change(count, known)
 
     rows = []
     for place, minutes in enumerate(places[:ROWS_MAX]):
@@ -224,7 +224,7 @@ def _compared(places: Sequence[Sequence[Minute]], step_s: int) -> str:
     cards = [
         _card(f"Published {_per(step)}", charts.lines(moments, published, charts.short)),
         _card(f"Settled {_per(step)}", charts.lines(moments, settled, charts.short)),
-        _card("p95, publish to settle", _or(latency, "Nothing was settled.", charts.milliseconds, moments)),
+        _card("p95, publish to settle", _chart_or_text(latency, "Nothing was settled.", charts.milliseconds, moments)),
         _card("Backlog", charts.lines(moments, backlog, charts.short)),
     ]
     return f'<h2>The busiest compared</h2><div class="charts">{"".join(cards)}</div>'
@@ -292,7 +292,9 @@ def _charts(minutes: Sequence[Minute], step_s: int) -> list[str]:
     trouble = [Series(name, _total(points, name), colour) for name, colour in TROUBLES]
     cards = [
         _card(f"Messages {per}", charts.lines(moments, flow, charts.short, area=True)),
-        _card("Latency, publish to settle", _or(latency, "Nothing was settled.", charts.milliseconds, moments)),
+        _card(
+            "Latency, publish to settle", _chart_or_text(latency, "Nothing was settled.", charts.milliseconds, moments)
+        ),
         _card("Backlog", charts.lines(moments, [Series("waiting", backlog, 4)], charts.short, area=True)),
         _card(
             f"Bytes published {per}", charts.bars(moments, [Series("bodies", _total(points, "bytes"), 0)], charts.size)
@@ -303,7 +305,9 @@ def _charts(minutes: Sequence[Minute], step_s: int) -> list[str]:
     return cards
 
 
-def _or(series: list[Series], otherwise: str, label: Callable[[float], str], moments: Sequence[datetime]) -> str:
+def _chart_or_text(
+    series: list[Series], otherwise: str, label: Callable[[float], str], moments: Sequence[datetime]
+) -> str:
     if any(value is not None for one in series for value in one.values):
         return charts.lines(moments, series, label)
     return f'<p class="empty">{otherwise}</p>'
@@ -359,7 +363,7 @@ def number(count: int, nothing: str = "0") -> Cell:
     return (f"{count:,}" if count else nothing, count)
 
 
-def beside(count: int, earlier: int | None) -> Cell:
+def number_with_change(count: int, earlier: int | None) -> Cell:
     """Return a cell with a number and its difference from the `earlier` one, if any."""
     shown = f"{count:,}"
     if earlier is not None and count != earlier:

@@ -14,7 +14,7 @@ from curbstone.spark import calls
 from curbstone.spark.client import Client
 from curbstone.spark.columns import Columns, names_of
 from curbstone.spark.failure import PipelineError, Refused
-from curbstone.spark.gaps import GIVEN_UP, MADE_ANEW, data_loss
+from curbstone.spark.gaps import GIVEN_UP, RECREATED, data_loss
 from curbstone.spark.options import ReadOptions
 from curbstone.spark.source_types import InputPartition
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Range(InputPartition):
     """Seqs of a queue that one task reads, or positions of its journal. With `strict`, a loss is an error.
 
-    With `queue_may_go`, a deletion of the queue or the group is not an error here, because the driver reports it.
+    With `tolerates_deletion`, a deletion of the queue or the group is not an error here, because the driver reports it.
     """
 
     queue: str
@@ -34,7 +34,7 @@ class Range(InputPartition):
     low: int
     high: int
     strict: bool = True
-    queue_may_go: bool = False
+    tolerates_deletion: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _read_range(server: Client, part: Range, options: ReadOptions, columns: Colu
         try:
             reply = calls.browse(server, part.queue, {**query, "from": at, "to": part.high})
         except Refused as refused:
-            at = _behind_gap(refused, part, options, at)
+            at = _after_gap(refused, part, options, at)
             continue
         following = reply.number("Next-Offset")
         if following <= at:
@@ -126,14 +126,14 @@ def _read_range(server: Client, part: Range, options: ReadOptions, columns: Colu
             yield batch
 
 
-def _behind_gap(refused: Refused, part: Range, options: ReadOptions, at: int) -> int:
+def _after_gap(refused: Refused, part: Range, options: ReadOptions, at: int) -> int:
     """Return where to continue after the server reported that a part of the range is gone; or raise."""
-    if refused.status == calls.NOT_FOUND and part.queue_may_go:
+    if refused.status == calls.NOT_FOUND and part.tolerates_deletion:
         return part.high
     if refused.status == calls.CONFLICT:
         if not part.strict:
             return part.high
-        why = f"{MADE_ANEW}; set failOnDataLoss=false to read the new one"
+        why = f"{RECREATED}; set failOnDataLoss=false to read the new one"
         raise data_loss(part.queue, options.group, at, part.high, why) from None
     if refused.status != calls.GONE:
         raise refused
@@ -168,7 +168,7 @@ def read_journal(part: Range, options: ReadOptions, columns: Columns) -> Iterato
             try:
                 reply = calls.journal(server, part.queue, query, part.epoch)
             except Refused as refused:
-                at = _behind_gap(refused, part, options, at)
+                at = _after_gap(refused, part, options, at)
                 continue
             following = reply.number("Next-Offset")
             events = read_events(reply.body)

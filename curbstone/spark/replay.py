@@ -291,12 +291,12 @@ def _job(known: argparse.Namespace) -> str:
             known.where,
         )
     except PipelineError as error:
-        raise jobs.Wrong(str(error)) from None
+        raise jobs.UsageError(str(error)) from None
     checks.check_lake(known.lake, MESSAGES)
     if not known.dry_run:
         checks.check_server(address, (into,) if into else ())
     done = replay(known.lake, known.name, address, wanted, into=into, dry_run=known.dry_run)
-    what = f"{jobs.counted(done.messages, 'message')} ({done.bytes:,} bytes) of {jobs.counted(done.queues, 'queue')}"
+    what = f"{jobs.quantity(done.messages, 'message')} ({done.bytes:,} bytes) of {jobs.quantity(done.queues, 'queue')}"
     if known.dry_run:
         return f"would replay {what}"
     if done.repeated:

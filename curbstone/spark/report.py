@@ -137,7 +137,7 @@ def _job(known: argparse.Namespace) -> str:
         names = source.queues if source else ()
         since, until = (moment_ms(text, name) if text else None for text, name in ((known.since, "--since"), (known.until, "--until")))  # fmt: skip # noqa: E501
     except PipelineError as error:
-        raise jobs.Wrong(str(error)) from None
+        raise jobs.UsageError(str(error)) from None
     checks.check_writable(str(known.out), "--out")
     if known.lake:
         checks.check_lake(known.lake, JOURNAL)
@@ -153,8 +153,8 @@ def _job(known: argparse.Namespace) -> str:
         until_ms=until,
         title=known.title,
     )
-    times = jobs.counted(len({row.minute for row in rows}), "minute")
-    queues = jobs.counted(len({(row.project, row.queue) for row in rows}), "queue")
+    times = jobs.quantity(len({row.minute for row in rows}), "minute")
+    queues = jobs.quantity(len({(row.project, row.queue) for row in rows}), "queue")
     return f"reported {times} of {queues}: {known.out / PAGE}, {known.out / TABLE}"
 
 

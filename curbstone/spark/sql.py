@@ -135,7 +135,7 @@ class Sql:
         found = [name for name in TABLES if self._lake and Table(self._lake, name).exists]
         if self._lake:
             if not found:
-                raise Table(self._lake, MESSAGES).lacking()
+                raise Table(self._lake, MESSAGES).missing_error()
             found.append(GAPS)
         return found + ([QUEUES, QUEUED] if self._server else [])
 

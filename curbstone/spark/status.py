@@ -32,7 +32,7 @@ GROUP = "archive"
 
 
 @dataclass(frozen=True)
-class Standing:
+class QueueProgress:
     """The progress of the archive in a queue.
 
     The archive has processed all messages below seq `next`: `archived` of them are in the lake, `lost` were lost, and
@@ -49,25 +49,25 @@ class Standing:
     lag_seconds: float | None
 
 
-def status(lake: str, address: Address, group: str = GROUP) -> list[Standing]:
+def status(lake: str, address: Address, group: str = GROUP) -> list[QueueProgress]:
     """Return the progress in each queue of a lake, in the order of their names. Raise PipelineError."""
     table = Table(lake, MESSAGES)
     if not table.exists:
-        raise table.lacking()
+        raise table.missing_error()
     places = positions.stored(table)
     client = Client(address)
     try:
         now = calls.offsets_of(client, {queue: at["next"] for queue, at in places.items()}, group=group)
-        return [_standing(client, queue, places[queue], now.get(queue), group) for queue in sorted(places)]
+        return [_progress(client, queue, places[queue], now.get(queue), group) for queue in sorted(places)]
     finally:
         client.close()
 
 
-def _standing(client: Client, queue: str, at: Place, now: calls.Offsets | None, group: str) -> Standing:
+def _progress(client: Client, queue: str, at: Place, now: calls.Offsets | None, group: str) -> QueueProgress:
     begin, rows, lost = (at.get(name, 0) for name in ("begin", "rows", "missed"))
     left_out = max(0, at["next"] - begin - rows - lost) if begin else 0
     lag, lag_s = (None, None) if now is None else _lag(client, queue, at, now, group)
-    return Standing(queue, at["next"], rows, lost, left_out, lag, lag_s)
+    return QueueProgress(queue, at["next"], rows, lost, left_out, lag, lag_s)
 
 
 def _lag(client: Client, queue: str, at: Place, now: calls.Offsets, group: str) -> tuple[int, float]:
@@ -206,12 +206,12 @@ def _job(known: argparse.Namespace) -> str:
     print(text, flush=True)
     worst = max(late, key=lambda one: one.lag_seconds or 0)
     behind = (
-        f"{worst.queue} is {jobs.counted(worst.lag_messages or 0, 'message')} and {worst.lag_seconds:,.0f} s behind"
+        f"{worst.queue} is {jobs.quantity(worst.lag_messages or 0, 'message')} and {worst.lag_seconds:,.0f} s behind"
     )
-    raise PipelineError(f"{behind}; {jobs.counted(len(late), 'queue')} are late" if len(late) > 1 else behind)
+    raise PipelineError(f"{behind}; {jobs.quantity(len(late), 'queue')} are late" if len(late) > 1 else behind)
 
 
-def _table(found: Sequence[Standing]) -> str:
+def _table(found: Sequence[QueueProgress]) -> str:
     heads = ("queue", "archived", "lost", "left out", "not archived", "oldest")
     rows = [
         (

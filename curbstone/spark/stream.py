@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 SHORT_WAIT_S = 0.1
 PATTERN_AGE_S = 5.0
-GO_ON = "set failOnDataLoss=false to continue behind it"
+CONTINUE_ADVICE = "set failOnDataLoss=false to continue behind it"
 
 log = logging.getLogger("curbstone.spark")
 
@@ -124,7 +124,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         strict, ranges = self._options.fail_on_loss, []
         for queue, epoch, begin, high in parts(start, end):
             low = self._joined(queue)[0]["next"] if begin is None else begin
-            ranges.append(Range(queue, epoch, low, max(low, high), strict=strict, queue_may_go=not strict))
+            ranges.append(Range(queue, epoch, low, max(low, high), strict=strict, tolerates_deletion=not strict))
         self._claim(ranges)
         return split(ranges, self._options)
 
@@ -161,7 +161,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not found.lost or options.fail_on_loss:
             return begun
         gap = Gap(queue, found.epoch, 1, found.floor, found.lost, found.lost, gaps.EARLIER)
-        return self._behind(begun, gap)
+        return self._after_gap(begun, gap)
 
     def _joined(self, queue: str, *, is_another: bool = False) -> tuple[Place, End]:
         """Return where to begin in a queue that joins a query, and where the queue ends.
@@ -204,7 +204,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wait_s = self._options.poll_wait_s if self._target is None and not ends else 0.0
         there = {queue: places[queue]["next"] for queue in followed if not places[queue].get("gone")}
         back = calls.offsets_of(self._server, dict.fromkeys([queue for queue in followed if queue not in there], 0))
-        found = self._stand(there, wait_s if not back else 0.0)
+        found = self._poll_offsets(there, wait_s if not back else 0.0)
         for queue in followed:
             at = places[queue]
             if queue in there:
@@ -217,7 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(wait_s)
         return begun, ends
 
-    def _stand(self, after: Mapping[str, int], wait_s: float) -> dict[str, calls.Offsets]:
+    def _poll_offsets(self, after: Mapping[str, int], wait_s: float) -> dict[str, calls.Offsets]:
         """Return the offsets of the queues that exist; wait until one of them has a message at its seq or later."""
         options = self._options
         projects = {calls.project_of(queue) for queue in after}
@@ -242,7 +242,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where reading continues in a queue with these offsets, and where the queue ends. Raise DataLoss."""
         if now is None:
             return self._missing(queue, at)
-        return self._made_anew(queue, at) if now.epoch != at["epoch"] else (self._checked(queue, at, now), _end(now))
+        return self._recreated(queue, at) if now.epoch != at["epoch"] else (self._checked(queue, at, now), _end(now))
 
     def _ask(self, queue: str, *, after: int = 0) -> calls.Offsets:
         options = self._options
@@ -263,19 +263,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Continue after the deletion of the queue or its group."""
         now = self._ends_without_group(queue)
         if now is None:
-            return {**self._behind(at, self._gap(queue, at, gaps.DELETED)), "gone": True}, _nothing(at)
+            return {**self._after_gap(at, self._gap(queue, at, gaps.DELETED)), "gone": True}, _nothing(at)
         if now.epoch != at["epoch"]:
-            return self._made_anew(queue, at)
+            return self._recreated(queue, at)
         gap = self._gap(queue, at, gaps.GROUP_DELETED)
-        self._behind(at, gap)
+        self._after_gap(at, gap)
         found = calls.declare_group(self._server, queue, self._options.group, at["next"])
         begun = place(max(at["next"], found.position), found.epoch, found.floor, found.lost)
         return with_gap(begun, gap), _end(self._ask(queue, after=begun["next"]))
 
-    def _made_anew(self, queue: str, at: Place) -> tuple[Place, End]:
+    def _recreated(self, queue: str, at: Place) -> tuple[Place, End]:
         """Continue at the beginning of a new queue with the same name."""
-        gap = self._gap(queue, at, gaps.MADE_ANEW)
-        self._behind(at, gap)
+        gap = self._gap(queue, at, gaps.RECREATED)
+        self._after_gap(at, gap)
         begun, end = self._joined(queue, is_another=True)
         return with_gap(begun, gap), end
 
@@ -285,10 +285,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         at_least = max(0, seen["next"] - at["next"]) if seen["epoch"] == at["epoch"] else 0
         return Gap(queue, at["epoch"], at["next"], None, None, at_least, why)
 
-    def _behind(self, at: Place, gap: Gap) -> Place:
+    def _after_gap(self, at: Place, gap: Gap) -> Place:
         """Return the place after a gap, or raise DataLoss if the options say so."""
         if self._options.fail_on_loss:
-            raise gap.error(self._options.group, GO_ON)
+            raise gap.error(self._options.group, CONTINUE_ADVICE)
         log.warning("curbstone: group %s: %s", self._options.group or "none", gap)
         return with_gap(at, gap)
 
@@ -310,7 +310,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         gap = Gap(queue, end.epoch, low, end.floor, None if unsure else lost, max(0, lost - unsure), gaps.GIVEN_UP)
         if lost <= 0 or (options.fail_on_loss and end.floor <= at["next"]):
             return behind  # the batch that should have read them reported the loss
-        return self._behind(behind, gap)
+        return self._after_gap(behind, gap)
 
     # --- the ack
 
@@ -333,7 +333,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             at = places[queue]
             low = self._unread.pop(queue, at["next"])
             gap = Gap(queue, at["epoch"], low, other + 1, None, 0, gaps.OTHER_READER)
-            places[queue] = self._behind({**at, "next": other + 1}, gap)
+            places[queue] = self._after_gap({**at, "next": other + 1}, gap)
         return places
 
     def _claim(self, ranges: Sequence[Range]) -> None:

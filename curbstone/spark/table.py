@@ -92,7 +92,7 @@ class Table:
             text = f"the lake {self.lake} is partitioned by date; only a new lake can be partitioned by queue"
             raise PipelineError(text)
 
-    def lacking(self) -> PipelineError:
+    def missing_error(self) -> PipelineError:
         """Return the error for a table that does not exist."""
         verb = "is" if self.name == JOURNAL else "are"
         return PipelineError(f"there {verb} no {self.name} in the lake {self.lake}")
@@ -118,7 +118,7 @@ class Table:
         from deltalake.exceptions import DeltaError
 
         if not self.exists:
-            raise self.lacking()
+            raise self.missing_error()
         table = DeltaTable(self.uri)
         if version is not None:
             try:

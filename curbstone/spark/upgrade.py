@@ -31,7 +31,7 @@ def upgrade(lake: str) -> int:
         for batch in table.old_batches():
             _take_over(table, batch)
             done += 1
-            jobs.show_status(f"{jobs.counted(done, 'batch')} converted")
+            jobs.show_status(f"{jobs.quantity(done, 'batch')} converted")
         _remove_empty(table)
     jobs.clear_status()
     return done
@@ -98,7 +98,7 @@ def _job(known: argparse.Namespace) -> str:
         if not any(table.exists for table in tables):
             raise PipelineError(f"there is no lake at {known.lake}")
         return f"the lake {known.lake} needs no upgrade"
-    return f"converted {jobs.counted(upgrade(known.lake), 'batch')}"
+    return f"converted {jobs.quantity(upgrade(known.lake), 'batch')}"
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -17,14 +17,14 @@ from curbstone.spark.reading import Range, split
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({}, "which queue?"),
+        ({}, "no queue: use one of"),
         ({"queue": "a", "queues": "b"}, "options queue and queues"),
         (
             {"queue": "a", "maxOffsetsPerTrigger": "0"},
-            "option maxOffsetsPerTrigger='0': expected a whole number, 1 or more",
+            "maxOffsetsPerTrigger='0': expected a whole number, 1 or more",
         ),
         ({"queue": "a", "failOnDataLoss": "maybe"}, "true or false"),
-        ({"queue": "a", "startingTimestamp": "soon"}, "milliseconds since 1970, or a time as"),
+        ({"queue": "a", "startingTimestamp": "soon"}, "milliseconds since 1970, or a time such as"),
         ({"queue": "a", "url": "http://me:pw@host"}, "remove the user and password"),
         ({"queue": "a", "url": "ftp://host"}, "http://host:port"),
         ({"queue": "a", "startingOffsets": "latest"}, "needs groupId"),
