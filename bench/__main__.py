@@ -1,6 +1,6 @@
-"""`python -m bench`: starts the server, loads it, prints what it did beside what the machine could do.
+"""`python -m bench`: starts the server, loads it, and prints its figures beside the limits of the machine.
 
-Figures never fail; a message that is lost, duplicated or changed does: then the exit code is 1.
+The exit code is 1 if a message is lost, duplicated or changed. No figure causes a failure.
 """
 
 import argparse
@@ -48,9 +48,9 @@ DISK, PEERS, BACKLOG, SINK, SPARK = "disk", "peers", "backlog", "ceiling", "spar
 FOOTPRINT, SCALING = "footprint", "scaling"
 EXTRA = [DISK, SINK, FOOTPRINT, SCALING, PEERS, BACKLOG, SPARK]
 ALL = "all"
-"""Stands for everything but the big backlog and Spark, which can be named in addition."""
+"""All workloads except the big backlog and Spark, which can be named in addition."""
 BATCHES = [1, workloads.PRODUCERS, workloads.CONNECTIONS, 256, workloads.WINDOW]
-# Small enough for a traced server, which is several times slower. (With a window of 1 there is one sync per message.)
+# Small enough for a traced server, which is several times slower. (A window of 1 has one sync per message.)
 TRACE_PLAN = Plan(seconds=4, most=2_000)
 
 
@@ -68,21 +68,21 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--size", type=int, action="append", help="bytes of a message, 16 or more (repeatable; 100, 1024)"
     )
-    parser.add_argument("--count", type=int, help="messages of each run, in place of each workload's own number")
+    parser.add_argument("--count", type=int, help="messages of each run, instead of each workload's own number")
     parser.add_argument("--runs", type=int, help="runs of each workload (3; 1 with --quick)")
     parser.add_argument("--cap", type=int, default=CAP, help="the server's --cap in bytes (1 GiB)")
     parser.add_argument("--sync", default="always", help="the server's --sync (always)")
     parser.add_argument(
-        "--users", action="store_true", help="the server has users, and every client logs in with a token"
+        "--users", action="store_true", help="run the server with users; every client logs in with a token"
     )
-    parser.add_argument("--dir", type=Path, help="where the data directories are made (the system's temporary folder)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything here")
+    parser.add_argument("--dir", type=Path, help="the folder for data directories (the system's temporary folder)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all results to this file")
     parser.add_argument("--charts", type=Path, metavar="DIR", help="also draw charts (SVG) into this folder")
     parser.add_argument(
         "--page", type=Path, metavar="FILE", help="also write the figures between the marks of this page"
     )
-    parser.add_argument("--peers", action="append", metavar="NAMES", help=f"of {', '.join(peers.PEERS)} (all)")
-    parser.add_argument("--deep", action="store_true", help="the scaling workload goes up to ten million messages")
+    parser.add_argument("--peers", action="append", metavar="NAMES", help=f"from: {', '.join(peers.PEERS)} (all)")
+    parser.add_argument("--deep", action="store_true", help="run the scaling workload up to ten million messages")
     parser.add_argument("--strace", action="store_true", help="count syncs with strace even if the server counts them")
     known = parser.parse_args(arguments)
     names = [name.strip() for names in known.workload or [] for name in names.split(",") if name.strip()]
@@ -113,7 +113,7 @@ def curbstone(server: Server) -> Target:
 
 
 class Session:
-    """What one invocation has measured so far."""
+    """The results of one invocation so far."""
 
     def __init__(self, known: argparse.Namespace, folder: Path, console: Console) -> None:
         self.known = known
@@ -169,7 +169,7 @@ class Session:
             self._attempt("spark", self._measure_spark)
 
     def _attempt(self, what: str, step: Callable[[], None]) -> None:
-        """Run a step. If it fails, this is reported at the end, with the figures of the other steps."""
+        """Run a step. A failure is reported at the end, with the figures of the other steps."""
         try:
             step()
         except (BenchError, OSError) as error:
@@ -180,7 +180,7 @@ class Session:
         self.console.print(text, style="dim", highlight=False)
 
     def _measure_disk(self) -> None:
-        """Take the middle of three rounds for each limit, so that one hiccup of the disk does not count."""
+        """Take the median of three rounds for each limit, to exclude a hiccup of the disk."""
         seconds = 0.1 if self.known.quick else 0.4
         kinds = [(size, batch, again) for size in self.known.sizes for batch in BATCHES for again in (False, True)]
         self._say("the bare limit of the disk")
@@ -207,7 +207,7 @@ class Session:
                 server.stop()
 
     def _run_groups(self, target: Target, size: int, into: list[Measurement], plan: Plan) -> None:
-        """Run the wanted workloads, or all, once. A workload that fails does not stop the others."""
+        """Run the selected workloads once. A workload that fails does not stop the others."""
         for names in workloads.GROUPS:
             wanted = (self.wanted or set(workloads.NAMES)).intersection(names)
             if not wanted:
@@ -223,7 +223,7 @@ class Session:
                     raise BenchError(f"the server ended with {target.process.popen.returncode}") from error
 
     def _count_syncs(self, target: Target, size: int) -> None:
-        """Count the syncs in a short pass of its own, whose rates are not used. Do nothing if tracing is forbidden."""
+        """Count the syncs in a separate short pass, whose rates are not used. Do nothing if tracing is forbidden."""
         if not syncs.available():
             return
         self._say(f"counting syncs with strace, {size} bytes")
@@ -246,7 +246,7 @@ class Session:
             server.stop()
 
     def _measure_peers(self) -> None:
-        """Run each peer directly after our own run of the same workloads, so that other load affects both."""
+        """Run each peer directly after our run of the same workloads, so that other load affects both."""
         server = Server(curbstone_command(self.folder / "data-peers", self.known.cap), self.folder / "peers.log")
         target = curbstone(server)
         try:
@@ -299,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = parse(arguments)
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 150  # a pipe or a file has no width; the widest table needs this much
+        console.width = 150  # for a pipe or a file; the widest table needs this much
     # SIGTERM must raise, so that finally blocks remove the folder and end every started process.
     signal.signal(signal.SIGTERM, _exit_in_order)
     with tempfile.TemporaryDirectory(prefix="curbstone-bench-", dir=known.dir) as folder:
@@ -316,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if known.page and results.clean:
         page.fill(known.page, results, drawn)
     elif known.page:
-        console.print(f"{known.page} keeps the figures that it has: something failed")
+        console.print(f"{known.page} is unchanged, because a step failed")
     return 0 if results.clean else 1
 
 

@@ -1,9 +1,9 @@
-"""Compares builds at one message at a time, in turn: `python -m bench.alternate old=PROGRAM new=PROGRAM`.
+"""Compares the latency of builds in alternating rounds: `python -m bench.alternate old=PROGRAM new=PROGRAM`.
 
-A PROGRAM is the curbstone command of a build. Each build has several servers, one after the other, because where a
-process lies in memory can make a tenth of a difference; in each round, each build has its turn. The smallest and the
-median latency of the rounds are given, and counts that other programs change less than times: CPU, and how often the
-server's threads blocked (voluntary context switches) or were interrupted, all for each message.
+A PROGRAM is the curbstone command of a build. Each build has several servers in sequence, because the memory layout of
+a process can change the result by a tenth; each round measures each build. The output has the smallest and the median
+latency of the rounds, and figures that other programs affect less than times: CPU, and how often the server's threads
+blocked (voluntary context switches) or were interrupted, all for each message.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ SWITCHES = re.compile(r"^(non)?voluntary_ctxt_switches:\s+(\d+)$", re.MULTILINE)
 
 @dataclass
 class Build:
-    """What was measured of one build."""
+    """The measurements of one build."""
 
     name: str
     program: str | None
     rounds: list[float] = field(default_factory=list)
     """The median latency of each round in µs."""
     slowest: list[float] = field(default_factory=list)
-    """The latency that one in a hundred exceeded, of each round, in µs."""
+    """The 99th percentile of each round in µs."""
     cpu_us: list[float] = field(default_factory=list)
     blocked: list[float] = field(default_factory=list)
     interrupted: list[float] = field(default_factory=list)
@@ -64,7 +64,7 @@ def switches(pid: int) -> tuple[int, int]:
 
 
 def round_trips(server: Server, count: int, size: int) -> list[int]:
-    """Send messages, each after the confirm of the one before; return the latencies in ns, in order of their size."""
+    """Send messages, each after the previous confirm; return the latencies in ns, sorted."""
     wire = Account(server.stomp).connect()
     frames = memoryview(send_frames("/queue/alternate", 0, 0, count, size))
     length = len(frames) // count
@@ -79,7 +79,7 @@ def round_trips(server: Server, count: int, size: int) -> list[int]:
 
 
 def measure(build: Build, server: Server, count: int, size: int) -> None:
-    """Add one round to what is known of a build."""
+    """Add one round to the measurements of a build."""
     cpu_s, (blocked, interrupted) = server.cpu_s(), switches(server.pid)
     times = round_trips(server, count, size)
     cpu_s, (blocked_now, interrupted_now) = server.cpu_s() - cpu_s, switches(server.pid)

@@ -1,4 +1,4 @@
-"""The big backlog: queue very many small messages, measure memory and disk, kill -9, restart, drain some."""
+"""The big backlog: queues very many small messages, measures memory and disk, kills and restarts, drains some."""
 
 import contextlib
 import os
@@ -58,18 +58,18 @@ def run(console: Console, folder: Path, count: int) -> tuple[dict[str, Any], Tal
 
 
 def directory_bytes(folder: Path) -> int:
-    """Return how much the files occupy on the disk, in whole blocks."""
+    """Return the disk usage of the files, in whole blocks."""
     return sum(state.st_blocks * 512 for state in _states(folder))
 
 
 def file_bytes(folder: Path) -> int:
-    """Return the sizes of the files, which is what a queue's cap limits."""
+    """Return the total size of the files, which a queue's cap limits."""
     return sum(state.st_size for state in _states(folder))
 
 
 def _states(folder: Path) -> Iterator[os.stat_result]:
     for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # the cleaner may drop files meanwhile
+        with contextlib.suppress(FileNotFoundError):  # compaction may remove files meanwhile
             if path.is_file():
                 yield path.stat()
 
@@ -88,7 +88,7 @@ def _fill(console: Console, server: Server, count: int, figures: dict[str, Any])
 
 
 def fill(account: Account, queue: str, count: int, say: Callable[[int], None] = lambda sent: None) -> None:
-    """Send messages in blocks, each by a new sender, so that the memory of the generator stays small, too."""
+    """Send messages in blocks, each by a new sender, so that the generator needs little memory, too."""
     sent = 0
     while sent < count:
         size = min(BLOCK, count - sent)
@@ -116,7 +116,7 @@ def _drain_some(server: Server, count: int, figures: dict[str, Any]) -> Tally:
 
 
 def drain_first(job: DrainJob, stopwatch: Stopwatch) -> Outcome:
-    """Settle exactly the first messages. Others that are delivered go back when the connection closes."""
+    """Settle exactly the first messages. Other deliveries are requeued when the connection closes."""
     total = sum(job.sent)
     checker = Checker(job.size, prepare=total)
     wire = job.account.connect()

@@ -1,6 +1,6 @@
 """Producer and consumer in one process: at a fixed rate, and as steady churn in a small queue.
 
-Both ends use the same clock, so the time of a message from end to end is measured exactly.
+Both ends use the same clock, so the end-to-end time of a message is exact.
 """
 
 import select
@@ -77,7 +77,7 @@ class Duplex:
     def check_confirmed(self, silence_s: int) -> None:
         if self.confirmed < self.sent:
             missing = self.sent - self.confirmed
-            raise BenchError(f"{missing} messages are not confirmed, and nothing arrived for {silence_s} s")
+            raise BenchError(f"{missing} messages are unconfirmed, and nothing arrived for {silence_s} s")
 
     def close(self) -> Tally:
         """Close the connections with a DISCONNECT, whose receipt means that all earlier acks are settled."""
@@ -97,7 +97,7 @@ class PacedJob:
     rate: float
     """Messages a second."""
     silence_s: int = SILENCE_S
-    """If nothing arrives for so long, nothing more is expected."""
+    """The run ends after this long without a message."""
 
 
 def paced(job: PacedJob, stopwatch: Stopwatch) -> Outcome:
@@ -139,17 +139,17 @@ class ChurnJob:
     seconds: float
     size: int
     outstanding: int
-    """The most messages that are sent and not received yet, which keeps the queue under its cap."""
+    """The most messages sent and not received yet, which keeps the queue under its cap."""
     most: int
-    """How many messages are made beforehand. The run ends when all of them were delivered, or the time is over."""
+    """How many messages are prepared. The run ends when all of them were delivered, or the time is over."""
     held_back: int = 97
-    """One message in so many is acknowledged late, so that segments have live messages and must be copied forward."""
+    """One in this many messages is acknowledged late, so that compaction has to copy live messages."""
     late_by: int = 20_000
     silence_s: int = SILENCE_S
 
 
 def churn(job: ChurnJob, stopwatch: Stopwatch) -> Outcome:
-    """Send and consume for so many seconds. `parts` has how many messages arrived in each second."""
+    """Send and consume for a time. `parts` has the number of messages that arrived in each second."""
     pair = Duplex(job.account, job.destination, job.most, job.size, 2000)
     held: deque[tuple[int, bytes]] = deque()
     parts = [0]

@@ -37,7 +37,7 @@ class Series:
 
 
 def draw(folder: Path, results: Results) -> list[Path]:
-    """Write the charts for which there are figures, and return the files."""
+    """Write the charts of the available figures, and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     made: dict[str, str] = {}
     for size in dict.fromkeys(row.size for pairing in results.peers for row in pairing.theirs):
@@ -69,7 +69,7 @@ def draw(folder: Path, results: Results) -> list[Path]:
     if results.scaling and len(results.scaling.churn) > 1:
         churn = results.scaling.churn
         mib = results.scaling.churn_cap >> 20
-        title = f"Messages through a {mib} MiB queue in each second, the cleaner at work"
+        title = f"Messages through a {mib} MiB queue in each second, with compaction"
         made["churn"] = lines(title, [str(second) for second in range(len(churn))], [Series("through", churn)])
     if by_queues := queues(results.rows):
         made["queues"] = lines("Messages a second by number of queues", ["1", "10", "100", "1000"], by_queues)
@@ -89,7 +89,7 @@ def costs(results: Results, size: int) -> list[Group]:
 
 
 def _groups(results: Results, size: int, value: Callable[[Row], float]) -> list[Group]:
-    """Return the bars by workload: ours, which is the median of our runs beside the peers, then each peer's."""
+    """Return the bars by workload: ours, which is the median of our runs with the peers, then each peer's."""
     workloads = dict.fromkeys(row.workload for pairing in results.peers for row in pairing.theirs)
     groups = []
     for workload in workloads:
@@ -107,7 +107,7 @@ def _groups(results: Results, size: int, value: Callable[[Row], float]) -> list[
 
 
 def queues(rows: Iterable[Row]) -> list[Series]:
-    """Return the lines over 1, 10, 100 and 1000 queues; nothing if one of these was not measured."""
+    """Return the lines over 1, 10, 100 and 1000 queues; nothing if a measurement is missing."""
     found = {row.workload: row.per_s for row in rows if row.size == 100}
     lines_ = {
         "send, window 1000": ["send-1000", "queues-10", "queues-100", "queues-1000"],

@@ -1,8 +1,8 @@
 """The bodies of the load, and the check that each one arrives once, undamaged and in order.
 
-A body repeats its producer and sequence number every sixteen bytes, so that a cut, shifted or mixed body is never
-mistaken for a good one. The usual case, a run of exactly the expected bodies, is compared in one piece at C speed. Only
-if that fails are the bodies examined one by one.
+A body repeats its producer and sequence number every sixteen bytes, so that the check detects a cut, shifted or mixed
+body. The usual case, a run of exactly the expected bodies, is compared in one piece at C speed. Only if that fails are
+the bodies examined one by one.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ class Tally:
     """The findings of a consumer.
 
     `reordered` messages arrived after a later one of the same producer. `left` messages are still in the queue after
-    all was consumed, because they were never delivered or their acknowledgement did not settle them.
+    the drain, because they were never delivered or their acknowledgement did not settle them.
     """
 
     received: int = 0
@@ -55,7 +55,7 @@ class Checker:
     """Counts lost, duplicate, corrupt and reordered messages of one queue with one or more producers."""
 
     def __init__(self, size: int, producers: int = 1, *, prepare: int = 0) -> None:
-        """`prepare` is how many bodies of a single producer to make now, before the clock runs."""
+        """`prepare` is the number of bodies of a single producer to create now, before the clock starts."""
         assert size >= MARK_SIZE
         self.received = 0
         self.distinct = 0
@@ -79,7 +79,7 @@ class Checker:
                 expected = self._prepared.startswith(joined, start * self._size)
             else:
                 expected = joined == b"".join(bodies(0, start, len(arrived), self._size))
-            # Count and sizes are checked, too, because bodies cut in other places can join to the same bytes.
+            # Count and sizes are checked, too, because bodies cut elsewhere can join to the same bytes.
             if expected and len(joined) == len(arrived) * self._size and _even(arrived, self._size):
                 self._next[0] = end
                 self.distinct += len(arrived)
@@ -105,7 +105,7 @@ class Checker:
             self._duplicate += 1
 
     def tally(self, sent: Sequence[int]) -> Tally:
-        """Return the findings, given how many messages each producer sent. More from a producer are duplicates."""
+        """Return the findings, given the number of messages from each producer. More than that are duplicates."""
         lost = beyond = 0
         for count, expected, missing in zip(sent, self._next, self._missing, strict=True):
             lost += sum(seq < count for seq in missing) + max(0, count - expected)
@@ -123,5 +123,5 @@ def parse_mark(arrived: bytes) -> tuple[int, int]:
 
 
 def _even(arrived: Sequence[bytes], size: int) -> bool:
-    """Return whether all bodies have this size. As their sum is right, at least two of them must differ if not."""
+    """Return whether all bodies have this size. Their sum is right, so otherwise at least two differ."""
     return max(map(len, arrived), default=size) == size

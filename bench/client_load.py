@@ -13,7 +13,7 @@ from curbstone_client import Client, ClientError, sync
 
 WAIT_S_MAX = 15.0
 CHECKED = 1000
-"""How many messages are checked at once."""
+"""How many messages are checked together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def publish(job: ClientJob, stopwatch: Stopwatch) -> Outcome:
 
 
 def consume(job: ClientJob, sent: tuple[int, ...], stopwatch: Stopwatch) -> Outcome:
-    """Consume with asyncio. Each message is acked by itself; this ends when all acks are on disk."""
+    """Consume with asyncio. Each message is acked separately; this ends when all acks are on disk."""
     return _run(_consume(job, sent, stopwatch))
 
 

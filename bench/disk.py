@@ -1,7 +1,7 @@
-"""The bare limit: the rate of a program that does nothing but append a ready-made batch to a file and sync it.
+"""The bare limit: the rate of a program that only appends a prepared batch to a file and syncs it.
 
-The share of the loop itself is measured, too, by the same loop with calls that do nothing. With a sync of a tenth of a
-millisecond it is about one percent, so a loop in C would give the same figures.
+The share of the loop itself is measured by the same loop with empty calls. With a sync of a tenth of a millisecond it
+is about one percent, so a loop in C would give the same figures.
 """
 
 import os
@@ -26,11 +26,11 @@ class Limit:
     syncs_per_s: float
     sync: Percentiles
     loop_share: float
-    """The share of the time that the measuring loop itself took."""
+    """The share of the measuring loop itself in the time."""
 
 
 def measure(folder: Path, size: int, batch: int, *, preallocated: bool, seconds: float) -> Limit:
-    """Append and sync batches of `batch` bodies one after the other, in a new file that is deleted afterwards.
+    """Append and sync batches of `batch` bodies in sequence, in a new file that is deleted afterwards.
 
     A growing file ends the run when it has MOST_BYTES. A preallocated file is then written again from its start, as a
     log of recycled segments is.
@@ -91,7 +91,7 @@ def _own_share(count: int, elapsed_s: float) -> float:
 
 
 def _fill(file: int, room: int) -> None:
-    """Write the whole file. If it were only reserved by fallocate, the first write to a block would change metadata."""
+    """Write the whole file. After fallocate alone, the first write to a block would change metadata."""
     zeros = bytes(1 << 20)
     for at in range(0, room, len(zeros)):
         os.pwrite(file, zeros[: room - at], at)

@@ -8,7 +8,7 @@ from bench.stomp_load import Account, DrainJob, subscribe
 
 CLIENTS = 100
 SETTLE_S = 1.0
-"""After so long all work caused by the connecting is over."""
+"""The wait until all work of the connecting clients is over."""
 
 
 def measure(folder: Path, cap: int, seconds: float) -> dict[str, float]:

@@ -125,7 +125,7 @@ class PopJob:
 def pop(job: PopJob, stopwatch: Stopwatch) -> Outcome:
     """Pop messages by DELETE until all were received, or a connection gets 204.
 
-    The order is not checked, because answers on different connections may overtake each other.
+    The order is not checked, because answers on different connections may arrive in any order.
     """
     total = sum(job.sent)
     checker = Checker(job.size, len(job.sent))

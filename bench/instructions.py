@@ -1,11 +1,11 @@
-"""Counts the instructions that the engine executes for a message, which other load on the machine does not change.
+"""Counts the engine's instructions for a message, which other load on the machine does not change.
 
     .venv/bin/python bench/instructions.py                               # of this tree
     .venv/bin/python bench/instructions.py --tree ../other --work drain  # of another checkout, one workload
-    .venv/bin/python bench/instructions.py --shipped                     # of a server that nobody follows, but could
+    .venv/bin/python bench/instructions.py --shipped                     # with replication on, without a follower
 
 The engine runs in one process, on a disk in memory and without threads. Each workload runs under valgrind with two
-numbers of messages, and the difference is divided: so the start is not counted. It takes about a minute a workload.
+numbers of messages, and the difference is divided, so that the start does not count. A workload takes about a minute.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 SHORT, LONG = 1000, 5000
 BATCH = 100
-"""So many messages are published in one turn."""
+"""The number of messages that are published in one turn."""
 BODY = b"x" * 100
 
 
@@ -48,11 +48,11 @@ class Inline:
         return None
 
     def call_later(self, delay_ms: int, fn: Callable[[], object]) -> Any:
-        """Never call it, because no time passes."""
+        """Do nothing: no time passes here."""
         return self
 
     def cancel(self) -> None:
-        """Do nothing: a timer is never due."""
+        """Do nothing: no timer is ever due."""
 
     def submit(
         self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None], begin: object = None
@@ -66,7 +66,7 @@ class Inline:
 
 
 class Engine:
-    """A broker with one queue, and a consumer that acks what it gets at once."""
+    """A broker with one queue, and a consumer that acks each delivery immediately."""
 
     def __init__(
         self, folder: Path, options: dict[str, object], headers: Callable[[int], tuple[bytes, Any]], is_shipped: bool
@@ -165,13 +165,13 @@ SHAPES: dict[str, tuple[dict[str, object], Callable[[int], tuple[bytes, Any]]]] 
     "unique": ({}, _unique),
     "batched": ({}, _batched),
 }
-"""By name, the options of the queue, and the block and the orders of each message."""
+"""By name: the options of the queue, and the header block and orders of each message."""
 WORK = ("publish", "drain", "pipe")
 
 
 def run(shape: str, work: str, count: int, is_shipped: bool) -> None:
     """Run one workload; raise AssertionError if a message is missing."""
-    gc.disable()  # one collection costs as much as thousands of messages, and a little more or less moves it
+    gc.disable()  # one collection costs as much as thousands of messages, at a varying point
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         engine = Engine(Path(folder), *SHAPES[shape], is_shipped)
         if work == "pipe":
@@ -188,7 +188,7 @@ def measure(tree: Path, shape: str, work: str, is_shipped: bool) -> float:
     environment = {"PYTHONPATH": str(tree), "PYTHONHASHSEED": "0", "PATH": "/usr/bin:/bin"}
     program = [sys.executable, str(Path(__file__).resolve()), "--shape", shape, "--work", work]
     program += [*(["--shipped"] if is_shipped else []), "--run"]
-    subprocess.run([*program, str(SHORT)], cwd=tree, env=environment, check=True)  # so that the bytecode is cached
+    subprocess.run([*program, str(SHORT)], cwd=tree, env=environment, check=True)  # to cache the bytecode
     for length in (SHORT, LONG):
         command = [
             *("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"),
@@ -208,8 +208,8 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--shape", choices=SHAPES, action="append")
     parser.add_argument("--work", choices=WORK, action="append")
-    parser.add_argument("--shipped", action="store_true", help="with --standby-backlog, and nobody follows")
-    parser.add_argument("--run", type=int, help="run a workload with so many messages, and count nothing")
+    parser.add_argument("--shipped", action="store_true", help="with --standby-backlog, without a follower")
+    parser.add_argument("--run", type=int, help="run a workload with this many messages, and count nothing")
     given = parser.parse_args()
     if given.run is not None:
         run(given.shape[0], given.work[0], given.run, given.shipped)

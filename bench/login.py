@@ -1,7 +1,7 @@
 """A server with users, for `--users`, to measure the cost of logins and rights.
 
-The load generators log in with a token from the environment, which their processes inherit. Without it there is no
-login.
+The load generators log in with a token from the environment, which their processes inherit. Without a token they do not
+log in.
 """
 
 import os
@@ -30,7 +30,7 @@ def header() -> str:
 
 
 def make_users(folder: Path, data: Path) -> list[str]:
-    """Make a users file, and in the future data directory a token for all generators. Return the server's options."""
+    """Write a users file, and a token for all generators into the data directory. Return the server's options."""
     from curbstone.access import tokens
     from curbstone.core.disk import OsDisk
 

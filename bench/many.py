@@ -14,10 +14,10 @@ SILENCE_S = 30
 
 
 class Line(ABC):
-    """One connection and the requests it will send, made beforehand in a row, all of the same length."""
+    """One connection and its prepared requests, concatenated, all of the same length."""
 
     def __init__(self, wire: Wire, requests: bytes, count: int, *, window: int = 1, messages: int = 1) -> None:
-        """`window` is how many requests may be in flight, `messages` how many messages are in each."""
+        """`window` is the number of requests in flight, `messages` the number of messages in each."""
         self.wire = wire
         self.count = count
         self.sent = 0
@@ -29,7 +29,7 @@ class Line(ABC):
         self._length = len(requests) // count
 
     def next(self, now: int) -> None:
-        """Send as many requests as may be in flight, in one piece."""
+        """Fill the window with requests, in one write."""
         room = min(self._window - len(self.in_flight), self.count - self.sent)
         at = self.sent * self._length
         self.in_flight.extend([now] * room)
@@ -38,11 +38,11 @@ class Line(ABC):
 
     @abstractmethod
     def confirmed(self) -> int:
-        """Read once, and return how many more requests are confirmed, in order. Raise BenchError on another answer."""
+        """Read once, and return the number of newly confirmed requests, in order. Raise BenchError on a bad answer."""
 
 
 def run_lines(lines: Sequence[Line], stopwatch: Stopwatch, seconds: float) -> Outcome:
-    """Run all lines until their requests are confirmed. After `seconds` no more are sent."""
+    """Run all lines until their requests are confirmed. Stop sending after `seconds`."""
     by_file = {line.wire.fileno(): line for line in lines}
     poll = select.epoll()
     for file in by_file:

@@ -1,4 +1,4 @@
-"""One run of client roles against a target, and all figures taken from it."""
+"""One run of client roles against a target, and its figures."""
 
 import dataclasses
 import itertools
@@ -24,13 +24,13 @@ class Measurement:
     count: int
     seconds: float
     batch: int
-    """The most messages that one sync can make durable in this workload, which is how many may be in flight at once."""
+    """The most messages that one sync can make durable in this workload: the number that may be in flight."""
     confirms: Percentiles | None
     deliveries: Percentiles | None
     server_cpu_us: float
     """Per message, as are the next four."""
     client_cpu_us: float
-    """That of the busiest client process."""
+    """Of the busiest client process."""
     syncs: float | None
     disk_bytes: float | None
     """Per byte of the bodies."""
@@ -39,7 +39,7 @@ class Measurement:
     client_cpu_share: float
     """The share of one core that the busiest client process used. At 1 the generator is the bottleneck."""
     other_cpu_share: float
-    """The share of the machine used by neither the server nor the clients: the noise."""
+    """The share of the machine used by other processes: the noise."""
     peak_rss: int
     tally: Tally
 
@@ -66,17 +66,17 @@ class Target:
         self.mqks = mqks
         self.control = Control(http) if http else None
         self.trace_in: Path | None = None
-        """If set, the syncs of each run are counted with strace, whose files go to this folder."""
+        """If set, strace counts the syncs of each run; its files are in this folder."""
         self._numbers = itertools.count(1)
 
     def new_queue(self) -> str:
-        """Return the name of a new queue, created if the target needs that."""
+        """Return the name of a new queue, which is created if the target requires it."""
         name = self.name_of_queue()
         self.declare(name)
         return name
 
     def name_of_queue(self) -> str:
-        """Return a name that was not used yet."""
+        """Return an unused name."""
         return f"bench-{next(self._numbers)}"
 
     def declare(self, queue: str) -> None:
@@ -108,7 +108,7 @@ class Target:
 def run(
     target: Target, workload: str, size: int, batch: int, roles: Sequence[Role], *, time_limit_s: float = 120
 ) -> tuple[Measurement, list[Timed]]:
-    """Run all roles at once. The rate is the last role's count by the time until all roles are done."""
+    """Run all roles concurrently. The rate is the last role's count divided by the time until all roles are done."""
     before: list[Usage] = []
 
     def on_start() -> None:

@@ -1,4 +1,4 @@
-"""MQKS load: lines made in advance, publishes with --confirm, and a consumer with --manual-ack."""
+"""MQKS load: prepared lines, publishes with --confirm, and a consumer with --manual-ack."""
 
 import re
 from collections.abc import Sequence

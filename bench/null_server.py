@@ -1,7 +1,7 @@
-"""A server that stores nothing: it answers each send and hands it on from memory (`python -m bench.null_server`).
+"""A server that stores nothing: it confirms each send and delivers it from memory (`python -m bench.null_server`).
 
 It has Curbstone's ready line and just enough of STOMP, WebSocket and HTTP for this load, and it relies on the known
-layout of the load. The generator is at least as fast as it is in a run against this server.
+layout of the load. A run against this server is a lower bound of the generator's speed.
 """
 
 import collections

@@ -1,4 +1,4 @@
-"""Writes the figures as Markdown between two marks of a page, so that a page only shows figures that were measured."""
+"""Writes the figures as Markdown between two marks of a page."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from bench.wire import BenchError
 
 SINGLE = "send-1"
 LATENCY_LEGEND = (
-    "The time from a SEND, or what the peer has in its place, to its confirm. The producer waits for each: one round "
+    "The time from a SEND, or the peer's equivalent, to its confirm. The producer waits for each: one round "
     "trip with one sync. The bare disk is a loop that appends the message to a file and syncs it, without a client."
 )
 BEGIN, END = "<!-- figures: written by the benchmark -->", "<!-- end of figures -->"
@@ -29,7 +29,7 @@ def fill(page: Path, results: Results, charts: Sequence[Path]) -> None:
 
 
 def figures(results: Results, charts: Sequence[Path], folder: Path) -> str:
-    """Return all that was measured, with links to the charts relative to `folder`."""
+    """Return all results, with links to the charts relative to `folder`."""
     parts = ["\n".join(_environment(results))]
     if results.peers:
         parts += ["### Beside others", _legend(), *_beside(results)]

@@ -27,7 +27,7 @@ class Subject:
     """Runs each of its workloads once; takes a size and a plan."""
     workloads: frozenset[str]
     note: str = ""
-    """What a confirm means, if it does not mean a sync."""
+    """The meaning of a confirm, if it does not mean a sync."""
     version: str = ""
     """The name and version of the program."""
 
@@ -54,7 +54,7 @@ def _await_listening(process: Process, address: Address) -> None:
         with contextlib.suppress(OSError), socket.create_connection(address, timeout=1):
             return
         if process.popen.poll() is not None or time.monotonic() > deadline:
-            raise BenchError(f"it does not listen on {address[1]}\n{process.log_end()}")
+            raise BenchError(f"the program does not listen on port {address[1]}\n{process.log_end()}")
         time.sleep(0.05)
 
 
@@ -82,7 +82,7 @@ SENDS = frozenset({"send-1", "send-1000", "drain"})
 def sends_and_drain(
     target: Target, address: Address, send: Action, drain: Action, full: int, size: int, plan: Plan
 ) -> Iterator[Measurement]:
-    """Measure sends and a drain. `full` is how many messages are enough with a window of 1000."""
+    """Measure sends and a drain. `full` is the number of messages with a window of 1000."""
     for name, window, count in [("send-1", 1, plan.count(6_000, size)), ("send-1000", WINDOW, plan.count(full, size))]:
         queue = target.new_queue()
         job = PeerJob(address, queue, count, size, window, plan.seconds)
@@ -95,7 +95,7 @@ def sends_and_drain(
 
 
 def sending(name: str, process: Process, address: Address, send: Action, drain: Action, full: int) -> Subject:
-    """Return a peer with a protocol of its own, of which sends and a drain are measured."""
+    """Return a peer with its own protocol, with measurements of sends and a drain."""
     target = Target(name, process, Account(address))
     return Subject(name, partial(sends_and_drain, target, address, send, drain, full), SENDS)
 
@@ -104,7 +104,7 @@ Measure = Callable[[int, Plan], Iterator[Measurement]]
 
 
 def together(subject: Subject, workloads: frozenset[str], more: Measure) -> Subject:
-    """Return a subject of which these workloads are measured as well."""
+    """Return a subject with more workloads."""
 
     def measure(size: int, plan: Plan) -> Iterator[Measurement]:
         yield from subject.measure(size, plan)

@@ -33,7 +33,7 @@ WORKLOADS = frozenset({"send-1", "send-1000", "drain", "pipe", "pingpong", "prod
 
 @contextlib.contextmanager
 def running(program: str, folder: Path) -> Iterator[list[Subject]]:
-    """`program` only shows that it is installed. It is not run, because it insists on the system's folders."""
+    """`program` only shows that ActiveMQ is installed. It is not run, because it requires the system's folders."""
     java = shutil.which("java")
     if not java:
         raise BenchError("ActiveMQ needs java")

@@ -12,7 +12,7 @@ from bench.wire import BenchError, Wire
 from bench.workers import Outcome, Stopwatch
 
 JOB_BYTES_MAX = 1 << 20
-"""Needed because its default does not take bodies of 64 KiB."""
+"""Set because the default does not allow bodies of 64 KiB."""
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Load on other queues by their Python clients, to compare with `client_load`: aio-pika, nats-py and redis-py.
 
-Up to `job.window` messages are unconfirmed, and each message is acknowledged by itself, by the means of these clients.
-A client that is not installed is left out.
+Up to `job.window` messages are unconfirmed, and each message is acknowledged separately, with the functions of these
+clients. A client that is not installed is left out.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ def _run(work: Coroutine[Any, Any, Outcome]) -> Outcome:
 
 
 class _Window:
-    """Limits how many confirms are under way."""
+    """Limits the number of pending confirms."""
 
     def __init__(self, job: PeerJob) -> None:
         self._job = job
@@ -106,7 +106,7 @@ class _Window:
 
 
 async def _publish_all(job: PeerJob, stopwatch: Stopwatch, publish: Callable[[bytes], Awaitable[object]]) -> Outcome:
-    """Publish bodies until there are no more or the time is over, and wait for all confirms."""
+    """Publish all bodies, or until the time is over, and wait for all confirms."""
     laid_out = bodies(0, 0, job.count, job.size)
     stopwatch.start()
     window, sent = _Window(job), 0
@@ -212,7 +212,7 @@ async def _nats_consume(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
     return Outcome(checker.received, tally=checker.tally((job.count,)))
 
 
-# --- redis-py, streams: it uses a pipeline to have several commands under way
+# --- redis-py, streams: it uses a pipeline for several commands in flight
 
 
 def redis_publish(job: PeerJob, stopwatch: Stopwatch) -> Outcome:

@@ -1,7 +1,7 @@
-"""CoilMQ with its dbm store, which does not sync. So it is no fair comparison, and the table says so.
+"""CoilMQ with its dbm store, which does not sync. So the comparison is unfair, which the table notes.
 
-It speaks STOMP 1.1. Messages go one at a time in both directions, because CoilMQ cuts a connection whose frames are
-split between two reads.
+It speaks STOMP 1.1. Messages are sent one at a time in both directions, because CoilMQ closes a connection whose frames
+are split between two reads.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Curbstone's compiled build, if `make compiled` has built it, beside the build that is measured."""
+"""Curbstone's compiled build, if `make compiled` has built it, compared with the measured build."""
 
 import contextlib
 import sys

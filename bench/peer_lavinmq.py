@@ -1,6 +1,6 @@
 """LavinMQ over AMQP, with the client that also loads RabbitMQ. A confirm follows a sync of the file system (syncfs).
 
-It has no STOMP and no quorum queues; in their place it makes durable queues.
+It has no STOMP and no quorum queues; durable queues replace them.
 """
 
 import contextlib

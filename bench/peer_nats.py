@@ -1,7 +1,7 @@
 """NATS JetStream with a file store that syncs each write (`sync_interval: always`).
 
 Messages are published with a reply inbox. A pull consumer of a work queue takes them, and acknowledges each message;
-the last ack asks for an answer.
+the last ack requests an answer.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """RabbitMQ over its STOMP plugin, with classic durable queues and with quorum queues, under the same load as Curbstone.
 
-Curbstone with that same node as its engine is measured as well, to compare the two ways to speak STOMP to a quorum
-queue. Its CPU and memory are those of the gateway and the node together.
+Curbstone with the same node as its engine is also measured, to compare the two STOMP interfaces of a quorum queue. Its
+CPU and memory are those of the gateway and the node together.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ def running(program: str, folder: Path) -> Iterator[list[Subject]]:
                 *subjects_of_gateway,
             ]
     finally:
-        # Erlang's name server was started by the node and would stay. It is on a port of its own, so it can be ended.
+        # Erlang's name server was started by the node and would stay. It has its own port, so it can be ended.
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(["epmd", "-kill"], env=environment, capture_output=True, timeout=10, check=False)
 
@@ -75,15 +75,15 @@ def _subject(name: str, process: Process, account: Account, workloads: frozenset
 
 
 class RabbitTarget(Target):
-    """A node whose queues are made and removed over STOMP, also those of durable subscriptions to topics."""
+    """A node whose queues are created and deleted over STOMP, including those of durable topic subscriptions."""
 
     def name_of_queue(self) -> str:
         return super().name_of_queue() + "".join(re.findall(r"\w", self.name))
 
     def declare(self, queue: str) -> None:
-        """Make the queue before anyone sends.
+        """Create the queue before the first send.
 
-        Otherwise sixteen simultaneous first sends to a missing quorum queue would cut connections.
+        Otherwise sixteen simultaneous first sends to a missing quorum queue would close connections.
         """
         self._make(DrainJob(self.account, f"/queue/{queue}", (0,), 0, 1))
 
@@ -98,7 +98,7 @@ class RabbitTarget(Target):
         return f"/topic/{event}"
 
     def delete_queue(self, queue: str) -> None:
-        """Delete a queue, by ending its durable subscription, because an unused quorum queue takes CPU, too."""
+        """Delete a queue by ending its durable subscription, because an unused quorum queue also uses CPU."""
         wire = self.account.connect()
         subscribe(wire, self._durable(queue, queue))
         name = queue.encode()
@@ -112,12 +112,12 @@ class RabbitTarget(Target):
         wire.close()
 
     def _durable(self, event: str, queue: str) -> DrainJob:
-        """Return the job of a durable subscription to a topic, which makes this queue and keeps it."""
+        """Return the job of a durable topic subscription, which creates and keeps this queue."""
         headers = b"x-queue-name:%s\n%s" % (queue.encode(), self.account.subscribe_headers)
         return DrainJob(replace(self.account, subscribe_headers=headers), f"/topic/{event}", (0,), 0, 1)
 
     def _make(self, job: DrainJob) -> None:
-        """Make the queue of a subscription."""
+        """Create the queue of a subscription."""
         wire = self.account.connect()
         subscribe(wire, job, receipt=True)
         wire.close()
@@ -137,7 +137,7 @@ class GatewayTarget(Target):
 
 @contextlib.contextmanager
 def _gateway(folder: Path, node: Process, port: int) -> Iterator[list[Subject]]:
-    """Curbstone on the node, over TCP and over WebSockets. Nothing if the extra it needs is not installed."""
+    """Return Curbstone on the node, over TCP and over WebSockets; nothing if the required extra is not installed."""
     if importlib.util.find_spec("pika") is None:
         yield []
         return
@@ -176,7 +176,7 @@ def _environment(folder: Path, amqp: int, stomp: int, web: int) -> dict[str, str
 
 
 def _await_beam(process: Process) -> int:
-    """Return the pid of the Erlang machine that the start script started: the one with most CPU time in its session."""
+    """Return the pid of the Erlang VM of the start script: the process with most CPU time in its session."""
     session = process.popen.pid
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     own = [pid for pid in pids if _session_of(pid) == session]

@@ -1,7 +1,7 @@
-"""Other queues, if they are installed, under the same load, each with its strictest durability.
+"""Other queues, if installed, under the same load, each with its strictest durability.
 
-They run one at a time, each on ports and in folders of its own, and are stopped afterwards. A variable such as
-CURBSTONE_BENCH_RABBITMQ names the program of another version than the one that is found.
+They run one at a time, each with its own ports and folders, and are stopped afterwards. A variable such as
+CURBSTONE_BENCH_RABBITMQ selects the program of another version.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from bench import (
 from bench.peer import Running, Subject
 from bench.wire import BenchError
 
-# The first is before the PATH, because Debian's script there changes the user and uses the system's folders.
+# The first precedes the PATH, because Debian's script there changes the user and uses the system's folders.
 PLACES = [
     *("/usr/lib/rabbitmq/bin", sysconfig.get_path("scripts"), *os.get_exec_path()),
     *("/usr/sbin", "/usr/local/sbin", "/usr/share/activemq/bin"),
@@ -40,7 +40,7 @@ class Peer:
     program: str
     running: Callable[[str, Path], Running]
     version: tuple[str, ...] = ("", "--version")
-    """The command that prints the version: the name of a program beside this one, or nothing, and its arguments."""
+    """The command that prints the version: the name of a program in the same folder, or nothing, and its arguments."""
 
 
 PEERS = {
@@ -80,7 +80,7 @@ def each(folder: Path, names: set[str], say: Say) -> Iterator[Subject]:
 
 
 def version_of(program: str, beside: str, *arguments: str) -> str:
-    """Return the version that a program prints, or the program `beside` it."""
+    """Return the version that a program prints, or the program `beside` in its folder."""
     command = [str(Path(program).with_name(beside)) if beside else program, *arguments]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

@@ -1,7 +1,7 @@
 """STOMP load over many queues: one connection sends to them in turn, another consumes from all of them.
 
-The number of a queue is the producer in its bodies. So the check covers the order in each queue, and that no message
-came from another queue.
+The number of a queue is the producer in its bodies. So the check covers the order in each queue, and detects messages
+of another queue.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from bench.wire import BenchError
 from bench.workers import Outcome, Stopwatch
 
 MOST_QUEUES = 1000
-"""The most queues, because the number of a queue has three digits in a body."""
+"""The most queues: a queue's number has three digits in a body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class QueuesJob:
     """The most unconfirmed messages over all queues."""
     seconds: float = 1e6
     silence_s: int = 15
-    """If nothing arrives for so long, nothing more is expected."""
+    """The run ends after this long without a message."""
 
 
 def frames_in_turn(job: QueuesJob) -> bytes:
@@ -48,7 +48,7 @@ def frames_in_turn(job: QueuesJob) -> bytes:
 def send_to_queues(job: QueuesJob, stopwatch: Stopwatch) -> Outcome:
     """Send with a receipt for every SEND and at most `window` unconfirmed over all queues."""
     if len({len(queue) for queue in job.queues}) != 1:
-        raise BenchError("the queues' names must have one length")
+        raise BenchError("the names of the queues must have the same length")
     count = job.each * len(job.queues)
     frames = frames_in_turn(job)
     receipts = Receipts(0, 0, count)

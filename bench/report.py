@@ -73,7 +73,7 @@ def _show_rates(console: Console, results: Results, size: int) -> None:
 
 def _show_costs(console: Console, results: Results, size: int) -> None:
     table = _table(
-        f"{size}-byte messages, what it takes",
+        f"{size}-byte messages, costs",
         "workload",
         "server CPU us",
         "server CPU",
@@ -104,7 +104,7 @@ def _show_costs(console: Console, results: Results, size: int) -> None:
 
 def _show_limits(console: Console, limits: Sequence[Limit]) -> None:
     table = _table(
-        "the bare limit: append a ready-made batch, fdatasync, again",
+        "the bare limit: append a prepared batch, fdatasync, repeat",
         "message B",
         "batch",
         "file",
@@ -130,12 +130,12 @@ def _show_limits(console: Console, limits: Sequence[Limit]) -> None:
 
 def _show_ceilings(console: Console, ceilings: Sequence[Row], size: int) -> None:
     table = _table(
-        f"the generator's ceiling: {size}-byte messages against a sink that keeps nothing",
+        f"the generator's ceiling: {size}-byte messages against a server that stores nothing",
         "workload",
         "messages/s",
         "p50 ms",
         "client CPU us",
-        "client alone could do/s",
+        "client alone/s",
         "sink CPU us",
         "client CPU",
     )
@@ -153,7 +153,7 @@ def _show_ceilings(console: Console, ceilings: Sequence[Row], size: int) -> None
 
 
 def _show_pairing(console: Console, pairing: Pairing) -> None:
-    """Show ours in relation to theirs. Above 1 we are faster, or cheaper, by that factor."""
+    """Show ours relative to theirs. Above 1 we are faster, or cheaper, by that factor."""
     table = _table(
         f"beside {pairing.name}, {pairing.version}" + (f" ({pairing.note})" if pairing.note else ""),
         "workload",
@@ -188,7 +188,7 @@ def _show_pairing(console: Console, pairing: Pairing) -> None:
 
 
 def _latency_cells(row: Row) -> tuple[str, ...]:
-    """Return p50 and p99, from end to end if that is measured, otherwise of the confirm."""
+    """Return p50 and p99, end to end if measured, otherwise of the confirm."""
     return _percentile_cells(row.deliveries or row.confirms)[:2]
 
 
@@ -197,7 +197,7 @@ def _client_cell(row: Row) -> str:
 
 
 def _show_footprint(console: Console, footprint: dict[str, float]) -> None:
-    table = Table(title="what it takes when nothing happens", title_justify="left", show_header=False)
+    table = Table(title="the idle server", title_justify="left", show_header=False)
     for key, value in footprint.items():
         table.add_row(key.replace("_", " "), f"{value:,.3f}")
     console.print(table)
@@ -255,15 +255,15 @@ def _show_notes(console: Console, results: Results) -> None:
     if any(results.syncs(row) is None for row in results.rows):
         console.print("Syncs per message: unavailable (the server has no counter for them and strace did not count).")
     if any(row.client_cpu_share > BUSY_CLIENT for row in results.rows):
-        console.print(f"! client CPU: above {BUSY_CLIENT:.0%} of a core; the generator held the rate down.")
+        console.print(f"! client CPU: above {BUSY_CLIENT:.0%} of a core; the generator limited the rate.")
     if any(row.other_cpu_share > NOISY for row in results.rows):
-        console.print("! other CPU: something else was busy; take that rate as too low.")
+        console.print("! other CPU: other programs were busy; the rate is too low.")
     if any(not row.tally.clean for row in results.ceilings):
-        console.print("[red]the generator miscounts against its own sink: its other counts mean nothing[/red]")
+        console.print("[red]the generator miscounts against the null server: its other counts are invalid[/red]")
     for failure in results.failures:
         console.print("[red]failed:[/red]", escape(failure))
     tally = results.tally
-    verdict = "all checked messages arrived once, whole and in order" if tally.clean else f"NOT CLEAN: {tally}"
+    verdict = "all checked messages arrived once, undamaged and in order" if tally.clean else f"NOT CLEAN: {tally}"
     if tally.received:
         console.print(f"{tally.received:,} messages checked: {verdict}")
 

@@ -90,7 +90,7 @@ def _middle_percentiles(values: Sequence[Percentiles | None]) -> Percentiles | N
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """The rows of a peer, and our rows of the same workloads, which ran directly before the peer's."""
+    """The rows of a peer, and our rows of the same workloads, which ran directly before."""
 
     name: str
     note: str
@@ -140,13 +140,13 @@ class Results:
     def limit(self, row: Row) -> Limit | None:
         """Return the bare limit for this workload, of the faster kind of file.
 
-        It is the one with as many messages per sync as the workload can have in flight.
+        Its batch is the number of messages that the workload can have in flight.
         """
         fitting = [one for one in self.limits if (one.size, one.batch) == (row.size, row.batch)]
         return max(fitting, key=lambda one: one.messages_per_s, default=None) if row.workload in SENDS else None
 
     def bare_sync(self, size: int) -> Percentiles | None:
-        """Return how long the disk takes to append and sync one message, in the faster kind of file."""
+        """Return the time to append and sync one message, in the faster kind of file."""
         single = [one.sync for one in self.limits if (one.size, one.batch) == (size, 1)]
         return min(single, key=lambda sync: sync.p50_ms, default=None)
 
@@ -168,7 +168,7 @@ def environment(folder: Path) -> dict[str, Any]:
 
 
 def file_system(folder: Path) -> str:
-    """Return the type of the folder's file system, which is that of the longest mount point above it."""
+    """Return the type of the folder's file system: that of the longest mount point above it."""
     mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
     above = [(point, kind) for point, kind in mounts if folder.resolve().is_relative_to(point)]
     return max(above, key=lambda mount: len(mount[0]), default=("", "unknown"))[1]

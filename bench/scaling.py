@@ -19,10 +19,10 @@ PROBE = 50_000
 WINDOW = 1000
 QUEUE = "deep"
 CHURN_CAP = 2 << 20
-"""Smaller than the messages between one and its late settling, so the cleaner has to copy late ones forward."""
+"""Smaller than the messages between a message and its late ack, so that compaction has to copy late ones."""
 CHURN_OUTSTANDING = 5_000
 CHURN_PER_S_MAX = 100_000
-"""How many messages are made beforehand for each second: more than can be delivered."""
+"""How many messages are prepared for each second: more than can be delivered."""
 WATCH_S = 0.05
 
 Say = Callable[[str], None]
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """The figures with so many messages queued."""
+    """The figures at one size of backlog."""
 
     queued: int
     sent_per_s: float
@@ -39,7 +39,7 @@ class Depth:
     """The rate of draining the first PROBE messages."""
     rss_mb: float
     restart_s: float
-    """The time from a start after kill -9 until the server accepts connections."""
+    """The time from the start after kill -9 until the server accepts connections."""
     restart_rss_mb: float
     disk_bytes: float
     """Bytes in the data directory per queued message."""
@@ -62,7 +62,7 @@ class Depth:
 class Scaling:
     depths: list[Depth] = field(default_factory=list)
     churn: list[int] = field(default_factory=list)
-    """How many messages were delivered in each second."""
+    """The messages delivered in each second."""
     churn_cap: int = CHURN_CAP
     churn_bytes: int = 0
     """The largest size of the queue's directory."""
@@ -113,7 +113,7 @@ def at_depth(folder: Path, queued: int, probe: int) -> tuple[Depth, Tally]:
 
 
 def churn(folder: Path, seconds: float, scaling: Scaling) -> Tally:
-    """Churn one queue with a small cap, so that the cleaner has to copy late messages forward all the time."""
+    """Churn one queue with a small cap, so that compaction copies late messages all the time."""
     data = folder / "churn"
     server = Server(curbstone_command(data, CHURN_CAP), folder / "churn.log")
     try:

@@ -1,7 +1,7 @@
-"""The server under test as a process: start, ask, measure from outside, stop, kill.
+"""The server under test as a process: starts, queries, measures, stops and kills it.
 
-Figures that the kernel has are not taken from the server: CPU, memory and bytes come from /proc. Only the number of
-syncs may be taken from the server's own /metrics.
+CPU, memory and bytes are measured by the kernel (/proc). Only the number of syncs may be read from the server's own
+/metrics.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ CAP = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The resources that a process has used so far."""
+    """The resources used by a process so far."""
 
     cpu_s: float
     disk_bytes: int | None
-    """Bytes that the whole machine has written to the disk with the process's folder.
+    """Bytes that the whole machine has written to the disk of the process's folder.
 
-    The write_bytes of /proc/PID/io are of no use, because they count a whole folio, up to a megabyte, each time a byte
+    The write_bytes of /proc/PID/io are useless, because they count a whole folio, up to a megabyte, each time a byte
     of it is written again after a sync.
     """
     syncs: float | None
@@ -47,7 +47,7 @@ class Usage:
 
 
 class Control:
-    """The few HTTP calls before and after a run. They are never in the measured part."""
+    """The HTTP calls before and after a run, outside of the measurement."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -63,7 +63,7 @@ class Control:
                 answer = connection.getresponse()
                 return answer.status, answer.read()
             except (http.client.HTTPException, OSError) as error:
-                # A kept connection may have been closed as idle, so try once more with a new one.
+                # A kept connection may have been closed as idle, so retry once with a new one.
                 connection.close()
                 self._connection = None
                 if attempt == 2:
@@ -83,12 +83,12 @@ class Control:
         self.expect(204, "DELETE", queue_path(queue))
 
     def waiting(self, queue: str) -> int:
-        """Return how many messages are in the queue in any state. A cluster does not know how many are delayed."""
+        """Return the number of messages in the queue in any state. A cluster does not count delayed messages."""
         info = json.loads(self.expect(200, "GET", queue_path(queue)))
         return int(info["rdy"]) + int(info["wip"]) + int(info.get("delayed", 0))
 
     def syncs(self) -> float | None:
-        """Return how often the server has synced, if it counts that."""
+        """Return the number of the server's syncs, if it counts them."""
         with contextlib.suppress(BenchError):
             status, text = self.call("GET", "/metrics")
             found = SYNC_COUNTER.search(text.decode(errors="replace")) if status == 200 else None
@@ -116,7 +116,7 @@ class Process:
     ) -> None:
         self.log = log
         self._log_file = log.open("ab")
-        # It gets its own session, so that a Ctrl-C at the terminal reaches only this process, which then stops it.
+        # With its own session, a Ctrl-C at the terminal reaches only this process, which then stops the server.
         self.popen: subprocess.Popen[bytes] = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -141,7 +141,7 @@ class Process:
         return proc_number(self.pid, "status", "VmHWM") * 1024
 
     def forget_peak(self) -> None:
-        """Reset the peak of memory. If the kernel does not allow it, the peak stays that since the start."""
+        """Reset the peak of memory. If the kernel does not allow it, the peak is that since the start."""
         with contextlib.suppress(OSError):
             Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
@@ -170,7 +170,7 @@ class Process:
 
 
 class Server(Process):
-    """A server with a ready line: Curbstone itself, or bench.null_server in its place."""
+    """A server with a ready line: Curbstone itself, or bench.null_server."""
 
     def __init__(self, command: Sequence[str], log: Path, root: Path | None = None) -> None:
         """Start it, and return when it is ready. Raise BenchError with the end of its log if that fails."""
@@ -189,7 +189,7 @@ class Server(Process):
 
 
 def curbstone_command(data: Path, cap: int, extra: Sequence[str] = (), *, program: str | None = None) -> list[str]:
-    """Return the command that starts the server. `program` is a build other than the one installed here."""
+    """Return the command that starts the server. `program` is the command of another build."""
     beside = Path(sys.executable).with_name("curbstone")
     program = program or (str(beside) if beside.exists() else shutil.which("curbstone"))
     if not program:
@@ -199,7 +199,7 @@ def curbstone_command(data: Path, cap: int, extra: Sequence[str] = (), *, progra
 
 
 def gateway_command(engine: str) -> list[str]:
-    """Return the command that starts Curbstone on a cluster, which keeps nothing on disk."""
+    """Return the command that starts Curbstone on a cluster, which stores nothing on disk."""
     command = curbstone_command(Path(), CAP)
     place = command.index("--data")
     return [*command[:place], *command[place + 2 :], "--engine", engine]

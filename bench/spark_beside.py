@@ -1,9 +1,9 @@
 """The speed of ordinary consumers while Spark reads from the same server.
 
-A STOMP producer and consumer (`pipe`) use a queue of their own: alone, then beside Spark. On few cores this is mainly a
-contest for the CPU, which says nothing about the server. So there is another load for comparison: an equally busy Spark
-that writes rows of its own making to Parquet. Spark runs one task at a time in all of them. The loads take turns, so
-that other work on the machine affects all of them.
+A STOMP producer and consumer (`pipe`) use their own queue: alone, then with Spark running. On few cores they mainly
+compete for the CPU, which says nothing about the server. So there is another load for comparison: an equally busy Spark
+that writes generated rows to Parquet. Spark runs one task at a time in all of them. The loads alternate, so that other
+work on the machine affects all of them.
 """
 
 import os
@@ -29,7 +29,7 @@ ONE_TASK: dict[str, Any] = {"minPartitions": 1, "maxRecordsPerPartition": 1 << 4
 
 
 def measure(pipeline: "Pipeline", target: Target, runs: int, say: Callable[[str], None]) -> Iterator[Beside]:
-    """Yield a run of `pipe` beside each load, `runs` times."""
+    """Yield a run of `pipe` with each load, `runs` times."""
     loads: dict[str, Callable[[], None] | None] = {
         ALONE: None,
         APART: lambda: _apart(pipeline),
@@ -63,7 +63,7 @@ def _pipe(pipeline: "Pipeline", target: Target, plan: Plan, name: str) -> Beside
 
 
 def _apart(pipeline: "Pipeline") -> None:
-    """Write made-up rows with the columns of messages, without using the server."""
+    """Write generated rows with the columns of messages, without using the server."""
     with pipeline.place() as folder:
         made = pipeline.spark.range(pipeline.count, numPartitions=1).selectExpr(
             "'default/made' AS queue",
@@ -87,7 +87,7 @@ def _stream(pipeline: "Pipeline") -> None:
 
 @contextmanager
 def _busy(load: Callable[[], None] | None) -> Iterator[None]:
-    """Repeat the load in a thread for the whole time of the block."""
+    """Repeat the load in a thread during the block."""
     if load is None:
         yield
         return
@@ -108,4 +108,4 @@ def _busy(load: Callable[[], None] | None) -> Iterator[None]:
         over.set()
         thread.join()
     if errors:
-        raise BenchError(f"beside it Spark failed: {errors[0]}")
+        raise BenchError(f"Spark failed meanwhile: {errors[0]}")

@@ -18,10 +18,10 @@ class Run:
     rows: int
     seconds: float
     spark_s: float
-    """The CPU time of Java, all of its Python workers, and the process that uses them."""
+    """The CPU time of Java, all its Python workers, and the process that uses them."""
     server_s: float
     other_s: float
-    """The CPU time of everything else on the machine."""
+    """The CPU time of all other processes on the machine."""
     rss_before: int
     rss_most: int
     rss_after: int
@@ -29,7 +29,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """One run of `pipe` on another queue while Spark did something."""
+    """One run of `pipe` on another queue, with or without Spark."""
 
     load: str
     per_s: float

@@ -1,6 +1,6 @@
-"""The pipeline: how fast Spark reads a queue, streams it to Parquet, and writes one, and how that affects the server.
+"""The pipeline: how fast Spark reads a queue, streams it to Parquet, and writes one, and the effect on the server.
 
-It needs the extra `spark` and Java, so it runs only if asked for (`--workload spark`). Queues are filled by staged
+It needs the extra `spark` and Java, so it runs only on request (`--workload spark`). Queues are filled by staged
 transactions, which is the fastest way. All counts are checked, outside of the timed part.
 """
 
@@ -30,7 +30,7 @@ QUEUES = tuple(f"default/many-{number:02d}" for number in range(100))
 """The queues over which the same messages are spread."""
 LOCAL = {"spark.sql.shuffle.partitions": "2"}
 FILES = {"json": "JSON lines", "parquet": "Parquet"}
-"""What Spark reads and writes without a queue, for comparison."""
+"""The formats that Spark reads and writes without a queue, for comparison."""
 
 Say = Callable[[str], None]
 
@@ -63,7 +63,7 @@ def run(folder: Path, count: int, runs: int, say: Say) -> SparkFigures:
 
 
 class Pipeline:
-    """A Spark session, a server, and the steps that use both, by default with the defaults of the data source."""
+    """A Spark session, a server, and the steps that use both, by default with the data source's defaults."""
 
     def __init__(self, spark: Any, server: Server, folder: Path, count: int) -> None:
         assert server.http
@@ -81,7 +81,7 @@ class Pipeline:
         return int(self.spark.sparkContext._gateway.proc.pid)
 
     def rows(self, partitions: int, *more: str) -> Any:
-        """Return as many rows as the queue gets, with columns that can be written."""
+        """Return the rows for a queue, with columns that can be written."""
         columns = (f"rpad(cast(id AS STRING), {SIZE}, 'x') AS body", "'text/plain' AS content_type", *more)
         return self.spark.range(self.count, numPartitions=partitions).selectExpr(*columns)
 
@@ -89,7 +89,7 @@ class Pipeline:
         self.rows(4).write.format("curbstone").options(url=self._url, queue=queue).mode("append").save()
 
     def write_many(self) -> None:
-        """Write the same number of rows, spread over the hundred queues."""
+        """Write the same number of rows, distributed over the hundred queues."""
         rows = self.rows(4, f"concat('many-', lpad(cast(id % {len(QUEUES)} AS STRING), 2, '0')) AS queue")
         rows.write.format("curbstone").options(url=self._url).mode("append").save()
 
@@ -102,13 +102,13 @@ class Pipeline:
         into_java(self.read())
 
     def write_files(self, kind: str, folder: Path, rows: Any) -> Any:
-        """Write rows to files, which Spark does not sync, and return the rows of these files."""
+        """Write rows to files, which Spark does not sync, and read them back."""
         rows.write.format(kind).mode("overwrite").save(str(folder / kind))
         return self.spark.read.format(kind).schema(rows.schema).load(str(folder / kind))
 
     @contextlib.contextmanager
     def queues(self, *names: str) -> Iterator[None]:
-        """Make queues for the time of the block, each with room for its share."""
+        """Create queues for the block, each with room for its share."""
         cap = max(1 << 24, 2 * self.count * (SIZE + 200) // len(names))
         for name in names:
             self._control.expect(201, "PUT", queue_path(name), json.dumps({"cap": cap}))
@@ -138,7 +138,7 @@ class Pipeline:
             shutil.rmtree(folder, ignore_errors=True)
 
     def archive(self, group: str, folder: Path) -> int:
-        """Archive the whole queue in the lake `folder`, and return how many messages that were."""
+        """Archive the whole queue in the lake `folder`, and return the number of messages."""
         from curbstone.spark.archive import archive
 
         return archive(
@@ -146,7 +146,7 @@ class Pipeline:
         ).messages
 
     def report(self, folder: Path) -> int:
-        """Make a report on the queue, and return how many messages it counts as published."""
+        """Create a report on the queue, and return its number of published messages."""
         from curbstone.spark.options import address_of
         from curbstone.spark.report import report
 
@@ -168,7 +168,7 @@ def into_java(rows: Any) -> None:
 
 
 def _steps(pipeline: Pipeline, figures: SparkFigures, runs: int, say: Say) -> None:
-    """Run each step alone. The first one of a kind is called cold, because Java still compiles the code in it."""
+    """Run each step alone. The first one of a kind is called cold, because Java still compiles its code."""
 
     def timed(name: str, step: Callable[[], Any]) -> Any:
         result, found = _timed(pipeline, name, step)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from statistics import median
 
 Stamps = list[tuple[int, int]]
-"""Pairs (how many so far, time in ns). Both values rise."""
+"""Pairs (cumulative count, time in ns). Both values increase."""
 
 Weighted = list[tuple[int, int]]
-"""Pairs (duration in ns, how many messages took that long)."""
+"""Pairs (duration in ns, number of messages with this duration)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Percentiles:
 
 
 def confirm_times(sent: Stamps, confirmed: Stamps) -> Weighted:
-    """Return how long the messages waited for confirms. The k-th message sent must be the k-th confirmed."""
+    """Return the times from send to confirm. The k-th sent message must be the k-th confirmed one."""
     times: Weighted = []
     position = 0
     sends = iter(sent)
@@ -35,7 +35,7 @@ def confirm_times(sent: Stamps, confirmed: Stamps) -> Weighted:
 
 
 def percentile(times: Iterable[tuple[int, int]], percent: float) -> float:
-    """Return the nearest-rank percentile in ns: the smallest time that at least `percent` % did not exceed."""
+    """Return the nearest-rank percentile in ns: the smallest time that at least `percent` % do not exceed."""
     ordered = sorted(times)
     total = sum(count for _, count in ordered)
     if total == 0:

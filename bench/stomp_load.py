@@ -1,7 +1,7 @@
-"""STOMP load: frames are made in advance, and answers are read in bulk by their known layout.
+"""STOMP load: frames are prepared, and answers are read in bulk by their known layout.
 
-Work is done per window and not per message if possible. Two facts are relied on: bodies have no NUL (check.py), so
-every NUL ends a frame; and all SENDs of a run have the same length.
+Work is done per window and not per message if possible. It relies on two facts: bodies have no NUL (check.py), so every
+NUL ends a frame; and all SENDs of a run have the same length.
 """
 
 import re
@@ -53,7 +53,7 @@ def receipt_id(producer: int, seq: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A header with a changing value in each SEND: `values` different ones in turn."""
+    """A header that cycles through `values` different values."""
 
     name: bytes
     values: int
@@ -90,7 +90,7 @@ def shown(data: bytes) -> str:
 
 
 class Frames:
-    """Cuts the bytes that arrived after their last NUL, and keeps the rest."""
+    """Cuts the received bytes after their last NUL, and keeps the rest."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -127,7 +127,7 @@ def _first_other(whole: bytes, command: bytes) -> str:
 
 
 class Receipts:
-    """Checks that every receipt arrives once. On one queue they are in order, which is the fast case."""
+    """Checks that every receipt arrives once. The order on a single queue is the fast case."""
 
     def __init__(self, producer: int, first: int, count: int) -> None:
         self._expected = b"".join([receipt_id(producer, seq) for seq in range(first, first + count)])
@@ -136,7 +136,7 @@ class Receipts:
         self._count = 0
 
     def take(self, ids: Sequence[bytes]) -> int:
-        """Return how many more of the first sends, without a gap, are confirmed now."""
+        """Return the number of newly confirmed sends, up to the first gap."""
         before = self._count
         if not self._early and self._expected.startswith(b"".join(ids), before * self._width):
             self._count += len(ids)
@@ -216,7 +216,7 @@ class DrainJob:
     size: int
     window: int
     silence_s: int = 15
-    """If nothing arrives for so long, nothing more is expected."""
+    """The run ends after this long without a message."""
 
 
 def drain(job: DrainJob, stopwatch: Stopwatch) -> Outcome:
@@ -233,7 +233,7 @@ def drain(job: DrainJob, stopwatch: Stopwatch) -> Outcome:
 
 
 def consume(job: DrainJob, stopwatch: Stopwatch) -> Outcome:
-    """Do the same as `drain`, but subscribe before the clock starts, because a producer runs at the same time."""
+    """Like `drain`, but subscribe before the clock starts, because a producer runs concurrently."""
     total = sum(job.sent)
     checker = Checker(job.size, len(job.sent), prepare=total)
     wire = job.account.connect(silence_s=job.silence_s)
@@ -272,7 +272,7 @@ def drain_all(wire: Wire, total: int, checker: Checker) -> None:
 
 
 def _last_ack_confirmed(whole: bytes, checker: Checker) -> bool:
-    """Return whether the last ACK is confirmed. Messages that still arrive are checked, too, as they are duplicates."""
+    """Return whether the last ACK is confirmed. Messages that still arrive are checked, as duplicates."""
     extra = MESSAGE.findall(whole)
     checker.take([one for _, one in extra])
     if whole.count(b"\0") == len(extra):
@@ -326,7 +326,7 @@ def pingpong(job: PingJob, stopwatch: Stopwatch) -> Outcome:
                     checker.take([one for _, one in arrived])
                     consumer.send(ack_frames([ack for ack, _ in arrived]))
     stopwatch.stop()
-    # The last ACK has no receipt of its own. It is settled when the DISCONNECT after it is confirmed.
+    # The last ACK has no receipt. It is settled when the DISCONNECT after it is confirmed.
     consumer.send(b"DISCONNECT\nreceipt:bye\n\n\0")
     read_receipts(consumer.receive_until(b"\0"))
     return Outcome(sent, (sent,), percentiles(confirmed), percentiles(delivered), checker.tally((sent,)))

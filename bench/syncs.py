@@ -1,6 +1,6 @@
-"""Counts syncs from outside, with strace, if the server does not count them itself.
+"""Counts syncs with strace, if the server does not count them itself.
 
-Tracing slows the server, so this is a short run of its own of which only the count is used.
+Tracing slows the server, so this is a separate short run of which only the count is used.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
-"""Where one producer that waits for each confirm spends its time: `python -m bench.timeline`, as root, with `perf`.
+"""Breaks down the latency of a producer that waits for each confirm: `python -m bench.timeline`, as root, with `perf`.
 
-The kernel says when each thread began to run, was woken or blocked, and which system calls it made (`perf record`).
-From that, each round trip is cut into steps, each on the thread that the client waits for: from its SEND to the event
-loop, to the disk, and back with the RECEIPT. A step's time is split into running, runnable (woken, but not on a core
-yet) and blocked. On a busy machine, `chrt --rr 5 python -m bench.timeline` keeps other programs out of the figures.
+The kernel records when each thread ran, was woken or blocked, and its system calls (`perf record`). From that, each
+round trip is cut into steps, each on the thread that the client waits for: from its SEND to the event loop, to the
+disk, and back with the RECEIPT. A step's time is split into running, runnable (woken, but not on a core yet) and
+blocked. On a busy machine, `chrt --rr 5 python -m bench.timeline` excludes other programs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Call(NamedTuple):
 
 @dataclass
 class Thread:
-    """When a thread changed between running, runnable and blocked."""
+    """The changes of a thread between running, runnable and blocked."""
 
     times: list[int] = field(default_factory=list)
     states: list[int] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Thread:
             self.states.append(state)
 
     def split(self, begin: int, end: int) -> tuple[int, int, int]:
-        """Return for how long it was running, runnable and blocked between two times."""
+        """Return the times that it was running, runnable and blocked between two times."""
         spent = [0, 0, 0]
         at = max(bisect_right(self.times, begin) - 1, 0)
         while at < len(self.times) and self.times[at] < end:
@@ -83,7 +83,7 @@ class Step(NamedTuple):
 
 
 class Recording:
-    """What `perf script` prints, by thread."""
+    """The output of `perf script`, by thread."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self.threads: dict[int, Thread] = {}
@@ -121,7 +121,7 @@ class Recording:
 
 
 class Trips:
-    """The round trips of a recording, each as steps one after the other."""
+    """The round trips of a recording, each as a sequence of steps."""
 
     def __init__(self, recording: Recording, client: int, loop: int) -> None:
         self.recording = recording
@@ -135,7 +135,7 @@ class Trips:
         ]
 
     def _steps(self, calls: Sequence[Call], end: int) -> list[Step] | None:
-        """Return the steps of one round trip, or None if it was not the usual one: a new segment, another sync."""
+        """Return the steps of one round trip, or None for an unusual one: a new segment, another sync."""
         server = [call for call in calls if call.thread != self._client]
         syncs = [call for call in server if call.number in SYNCS]
         writes = [call for call in server if call.number in FILE_WRITES]
@@ -176,9 +176,9 @@ class Trips:
                 ("the loop wakes up", self._loop, min(woken_at, answer.begin)),
             ]
         marks += [
-            ("the RECEIPT is made and sent", answer.thread, answer.begin),
+            ("the RECEIPT is encoded and sent", answer.thread, answer.begin),
             ("the RECEIPT reaches the client", self._client, received[-1].end),
-            ("the client makes its next SEND", self._client, end),
+            ("the client prepares its next SEND", self._client, end),
         ]
         steps, begin = [], calls[0].begin
         for name, thread, until in marks:
@@ -190,7 +190,7 @@ class Trips:
 
 
 def table(trips: Trips, names: dict[int, str]) -> str:
-    """Return two tables in Markdown: the steps, and what each thread did in a round trip."""
+    """Return two tables in Markdown: the steps, and the activity of each thread in a round trip."""
     usual = max({tuple(s.name for s in trip) for trip in trips.trips}, key=lambda n: _count(trips, n))
     chosen = [trip for trip in trips.trips if tuple(s.name for s in trip) == usual]
     threads = trips.recording.threads
@@ -238,14 +238,14 @@ def _us(times: Sequence[int]) -> str:
 
 
 def _mean(times: Iterator[int]) -> float:
-    """Return the mean in µs of the middle four fifths, because a round trip that a busy machine held up says little."""
+    """Return the mean in µs of the middle four fifths, which excludes round trips delayed by other programs."""
     ordered = sorted(times)
     cut = len(ordered) // 10
     return mean(ordered[cut : len(ordered) - cut]) / 1000
 
 
 class Recorder:
-    """`perf record` of the given threads, beside whatever runs."""
+    """`perf record` of the given threads."""
 
     def __init__(self, threads: Sequence[int], file: Path) -> None:
         if shutil.which("perf") is None:
@@ -313,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=int, default=100, help="bytes of a body (default: %(default)s)")
     parser.add_argument("--dir", type=Path, help="a folder on the disk to measure (default: the temporary one)")
     parser.add_argument("--program", help="the curbstone command of another build")
-    parser.add_argument("serve", nargs="*", help="behind --: more arguments for curbstone serve")
+    parser.add_argument("serve", nargs="*", help="after --: more arguments for curbstone serve")
     known = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="curbstone-timeline-", dir=known.dir) as name:
         folder = Path(name)

@@ -12,7 +12,7 @@ PONG = 0x8A
 MASKED = 0x80
 NO_MASK = b"\0\0\0\0"
 MESSAGE_BYTES_MAX = 1024 * 1024
-"""A window of large frames goes in several messages. STOMP's frames may be cut anywhere."""
+"""A window of large frames is split into several messages. STOMP frames may be cut anywhere."""
 
 
 def web_wire(address: Address, path: str, **options: int) -> "WebWire":
@@ -53,7 +53,7 @@ class WebWire(Wire):
             super().send(frame_head(BINARY, len(piece)) + piece)
 
     def receive(self) -> bytes:
-        """Return the payloads that arrived, at least one byte."""
+        """Return the received payloads, at least one byte."""
         while True:
             payloads = self._payloads()
             if payloads:

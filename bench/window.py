@@ -17,10 +17,10 @@ def send_window(
     confirmed_now: Callable[[], int],
     stopwatch: Stopwatch,
 ) -> Outcome:
-    """Send `count` requests that were made in a row, all of the same length. End with the last confirm.
+    """Send `count` concatenated requests, all of the same length. End with the last confirm.
 
-    `confirmed_now` blocks until something arrives, and returns how many more requests are confirmed by it. After
-    `seconds` no more are sent.
+    `confirmed_now` blocks until data arrives, and returns the number of newly confirmed requests. Sending stops after
+    `seconds`.
     """
     rest = memoryview(requests)
     length = len(requests) // count

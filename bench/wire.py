@@ -1,4 +1,4 @@
-"""One TCP connection of the load. It blocks, but it continues reading while a send has to wait for the server."""
+"""One blocking TCP connection of the load, which reads while a send waits for the server."""
 
 import select
 import socket
@@ -9,15 +9,15 @@ Address = tuple[str, int]
 
 
 class BenchError(Exception):
-    """The run can't continue, because the server refused, gave a wrong answer, closed the connection or went silent."""
+    """The run can't continue: the server refused, answered wrongly, closed the connection or sent nothing."""
 
 
 class Silence(BenchError):
-    """Nothing has arrived for so long that nothing more is expected."""
+    """Nothing has arrived within the time limit."""
 
 
 class Stream(Protocol):
-    """The part of a connection that a reader needs."""
+    """The methods of a connection that a reader needs."""
 
     def receive(self) -> bytes: ...
 
@@ -26,10 +26,10 @@ class Stream(Protocol):
 
 class Wire:
     def __init__(self, address: Address, *, silence_s: int = 30, chunk: int = 262_144) -> None:
-        """`silence_s` is how long a receive waits, `chunk` the most bytes of one receive."""
+        """`silence_s` is the time limit of a receive, `chunk` the most bytes of one receive."""
         self._socket = socket.create_connection(address, timeout=silence_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # The time limit is the kernel's own, because Python's would cost a poll before every receive.
+        # The kernel's own time limit, because Python's would cost a poll before every receive.
         self._socket.settimeout(None)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", silence_s, 0))
         self._silence_s = silence_s
@@ -53,10 +53,10 @@ class Wire:
         if readable:
             self._kept.append(self._receive_now())
         elif not writable:
-            raise BenchError(f"the server took nothing for {self._silence_s} s")
+            raise BenchError(f"the server read nothing for {self._silence_s} s")
 
     def receive(self) -> bytes:
-        """Return what has arrived, at least one byte."""
+        """Return the received bytes, at least one."""
         if self._kept:
             return self._kept.pop(0)
         return self._receive_now()
@@ -73,7 +73,7 @@ class Wire:
         return data
 
     def receive_until(self, end: bytes) -> bytes:
-        """Return the bytes up to and including `end`. Those after it are kept."""
+        """Return the bytes up to and including `end`. Later bytes are kept."""
         data = b""
         while end not in data:
             data += self.receive()

@@ -1,4 +1,4 @@
-"""Runs each client role in a process of its own, all started at one signal, so that they run in parallel.
+"""Runs each client role in its own process, all started by one signal, so that they run in parallel.
 
 A role prepares everything (connection, frames, expected bodies) and only then starts its stopwatch.
 """
@@ -23,17 +23,17 @@ _CONTEXT = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a role: the messages it sent, or received and settled."""
+    """The outcome of a role: the messages that it sent, or received and settled."""
 
     count: int
     sent: tuple[int, ...] = ()
     """How many messages were sent, by producer."""
     confirms: Percentiles | None = None
     deliveries: Percentiles | None = None
-    """The times from a send to the arrival at the consumer."""
+    """The times from send to arrival at the consumer."""
     tally: Tally | None = None
     parts: tuple[int, ...] = ()
-    """How many messages there were in each second, if the role counts that."""
+    """The number of messages in each second, if the role counts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Stopwatch:
         self.started_ns = self.ended_ns = self.cpu_ns = 0
 
     def start(self) -> int:
-        """Wait for the signal. Return the start by time.perf_counter_ns, which is the same clock in all processes."""
+        """Wait for the signal. Return the start from time.perf_counter_ns, the same clock in all processes."""
         gc.collect()
         gc.disable()
         self._pipe.send("ready")
@@ -70,7 +70,7 @@ Role = Callable[[Stopwatch], Outcome]
 
 
 def run_roles(roles: Sequence[Role], *, time_limit_s: float, on_start: Callable[[], None]) -> list[Timed]:
-    """Run all roles at once. `on_start` is called when all are ready, just before the signal. Raise BenchError."""
+    """Run all roles concurrently. `on_start` is called when all are ready, before the signal. Raise BenchError."""
     deadline = time.monotonic() + time_limit_s
     running = [_start(role) for role in roles]
     try:

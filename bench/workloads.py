@@ -1,7 +1,7 @@
-"""The workloads: which roles run, with which queue, and in which order.
+"""The workloads: their roles, queues and order.
 
-Every message that is sent is consumed again and checked, even if only the sending is measured; messages that are left
-in the queue after that are counted. Workloads that depend on each other (a send and its drain) form one group.
+Every sent message is consumed and checked, even if only the sending is measured; messages left in the queue after that
+are counted. Workloads that depend on each other (a send and its drain) form one group.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ CONNECTIONS = 64
 BATCHERS = 4
 FANOUT = 100
 DRAINS = 10
-"""How many queues of the fan-out are drained at once."""
+"""How many queues of the fan-out are drained concurrently."""
 RATE = 5000
 KEYS = 5000
 
@@ -42,7 +42,7 @@ class Plan:
     """Replaces the workloads' own counts."""
 
     def count(self, full: int, size: int) -> int:
-        """Return the count of messages. `full` is for bodies of 100 bytes; a kilobyte counts as two, 64 KiB as 65."""
+        """Return the number of messages. `full` is for bodies of 100 bytes; a kilobyte counts as two, 64 KiB as 65."""
         count = self.most or int(full * self.scale / (1 if size <= 512 else 1 + size / 1024))
         return max(CONNECTIONS, count)
 
@@ -71,7 +71,7 @@ def send_many(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
 
 
 def send_varied(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
-    """Like send-1000, but with heads that a server gains nothing by caching."""
+    """Like send-1000, but with heads that defeat a cache."""
     queue = target.new_queue()
     send = _labelled_send(target, queue, size, plan, Label(b"number", sys.maxsize))
     yield from _checked(target, queue, "send-varied", size, WINDOW, send)
@@ -92,7 +92,7 @@ def _labelled_send(target: Target, queue: str, size: int, plan: Plan, label: Lab
 
 
 def pipe(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
-    """Send and consume at once. There is no time limit, because the consumer must know how many messages to expect."""
+    """Send and consume concurrently. No time limit, because the consumer must know the number of messages."""
     queue = target.new_queue()
     count = plan.count(60_000, size)
     send = _stomp_send(target, queue, size, count, WINDOW, 1e6)
@@ -150,7 +150,7 @@ def _queues(target: Target, size: int, plan: Plan, number: int, full: int) -> It
 
 
 def fanout(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
-    """Publish to an event. Published messages are counted; then each queue must have each message."""
+    """Publish to an event. Published messages are counted; afterwards each queue must have each message."""
     event = target.name_of_queue()
     names = _names(event, FANOUT)
     destination = target.bind(event, names)
@@ -168,7 +168,7 @@ def _names(base: str, number: int) -> list[str]:
 
 
 def paced(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
-    """Send at a fixed rate, to see the cost of a message and its time from end to end if nothing is saturated."""
+    """Send at a fixed rate, to measure the cost and the end-to-end time of a message without saturation."""
     queue = target.new_queue()
     count = plan.count(5 * RATE, size)
     job = PacedJob(target.account, f"/queue/{queue}", count, size, RATE)
@@ -245,7 +245,7 @@ def _client(
     publish: Callable[[ClientJob, Stopwatch], Outcome],
     consume: Callable[[ClientJob, tuple[int, ...], Stopwatch], Outcome],
 ) -> Iterator[Measurement]:
-    """Use the client as an application does, with the client's own window for publishing."""
+    """Use the client like an application, with the client's own window for publishing."""
     assert target.http
     queue = target.new_queue()
     url = "http://{}:{}".format(*target.http)
@@ -287,12 +287,12 @@ MQKS_WORKLOADS = {"mqks-publish", "mqks-consume"}
 BINDING_WORKLOADS = {f"fanout-{FANOUT}"}
 NAMES = [name for names in GROUPS for name in names]
 LARGE = {"send-1", "send-1000", "drain", "pipe", "ws-publish", "ws-consume", "http-post", "http-pop"}
-"""The workloads in which bodies of 64 KiB are worth the time."""
+"""The workloads that also run with bodies of 64 KiB."""
 LARGE_BYTES = 16_384
 
 
 def run_groups(target: Target, wanted: set[str], size: int, plan: Plan) -> Iterator[Measurement]:
-    """Run the wanted workloads once, in the order of the table."""
+    """Run the selected workloads once, in the order of the table."""
     if size >= LARGE_BYTES:
         wanted = wanted & LARGE
     for names, group in GROUPS.items():
@@ -301,9 +301,9 @@ def run_groups(target: Target, wanted: set[str], size: int, plan: Plan) -> Itera
 
 
 def is_for(target: Target, names: tuple[str, ...]) -> bool:
-    """Return whether the target speaks the workload's protocol, and can bind queues to events if the workload does.
+    """Return whether the target supports the workload's protocol, and bindings to events if the workload needs them.
 
-    A target that speaks MQKS is Curbstone, which the client and ordering keys need. The sink has no STOMP over
+    A target with MQKS is Curbstone, which the client and ordering keys need. The null server has no STOMP over
     WebSocket.
     """
     speaks_http = bool(target.http) or HTTP_WORKLOADS.isdisjoint(names)
@@ -322,7 +322,7 @@ def _drain_job(target: Target, queue: str, sent: tuple[int, ...], size: int) -> 
 def _checked(
     target: Target, queue: str, workload: str, size: int, batch: int, send: Role, drain: str = ""
 ) -> Iterator[Measurement]:
-    """Run a send, then its drain, which is always checked, and measured if it has a name."""
+    """Run a send, then its drain, which is always checked, and measured if `drain_name` is set."""
     sent, timed = run(target, workload, size, batch, [send])
     job = _drain_job(target, queue, timed[0].outcome.sent, size)
     drained, _ = run(target, drain, size, WINDOW, [partial(stomp_load.drain, job)])

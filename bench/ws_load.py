@@ -1,8 +1,7 @@
 """WebSocket load on the HTTP server's publish and consume sockets.
 
-Client frames are masked with the key 0, which RFC 6455 §5.3 allows and which changes no byte, so they can be made in
-advance, too. It relies on bodies and metadata being ASCII, so that a byte from 0x80 up belongs to the header of a
-frame.
+Client frames are masked with the key 0, which RFC 6455 §5.3 allows and which changes no byte, so they can be prepared,
+too. Bodies and metadata must be ASCII, so that a byte from 0x80 up belongs to the header of a frame.
 """
 
 import base64
@@ -28,7 +27,7 @@ NO_MASK = b"\0\0\0\0"
 
 
 def connect(address: Address, path: str, protocol: str, **options: int) -> Wire:
-    """Connect and make the opening handshake. `protocol` is publish or consume."""
+    """Connect and do the opening handshake. `protocol` is publish or consume."""
     wire = Wire(address, **options)
     key = base64.b64encode(os.urandom(16)).decode()
     wire.send(
@@ -65,7 +64,7 @@ def server_head(opcode: int, length: int) -> bytes:
 
 
 def publish_frames(producer: int, first: int, count: int, size: int) -> bytes:
-    """Return `count` messages in a row, each an empty metadata frame and a binary payload, as Narconi has them."""
+    """Return `count` concatenated messages, each an empty metadata frame and a binary payload, as in Narconi."""
     head = client_frame(TEXT, b"") + client_head(BINARY, size)
     return head + head.join(bodies(producer, first, count, size))
 
@@ -159,7 +158,7 @@ class Deliveries:
         data = self._rest + self._wire.receive()
         found = self._pair.findall(data)
         used = sum([len(whole) for whole, _, _ in found])
-        # In an unbroken run the first pair is at the start of the data. Otherwise there is something between the pairs.
+        # In an unbroken run the first pair is at the start of the data. Otherwise other frames are between the pairs.
         if found and data.startswith(found[0][0]) and data.endswith(found[-1][0], 0, used):
             self._rest = data[used:]
             return [(ack, body) for _, ack, body in found]
@@ -181,7 +180,7 @@ class Deliveries:
 
 
 def ack_frames(acks: Sequence[bytes]) -> bytes:
-    """Return `{"ackId":"…"}` for each id. It is fast if the ids have the same length, as most counted ids do."""
+    """Return `{"ackId":"…"}` for each id. It is fast if the ids have the same length."""
     if not acks:
         return b""
     width = len(acks[0])
@@ -202,7 +201,7 @@ class ConsumeJob:
 
 
 def consume(job: ConsumeJob, stopwatch: Stopwatch) -> Outcome:
-    """Consume, and acknowledge one by one. Settling is not confirmed here, so it ends when the queue reports empty."""
+    """Consume, and acknowledge one by one. Acks are not confirmed here, so this ends when the queue is empty."""
     total = sum(job.sent)
     checker = Checker(job.size, len(job.sent), prepare=total)
     control = Control(job.address)

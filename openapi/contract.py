@@ -1,4 +1,4 @@
-"""The contracts as the server hands them out: the files beside this one, and one of them as JSON."""
+"""The contracts that the server publishes: the files beside this one, and one of them as JSON."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ ASYNCAPI = "asyncapi.yaml"
 
 @cache
 def text_of(name: str) -> bytes:
-    """Return a contract as it was written."""
+    """Return the text of a contract."""
     return files("curbstone.openapi").joinpath(name).read_bytes()
 
 
 def parsed(name: str) -> dict[str, Any]:
-    """Return a contract as a dict; takes a while."""
-    import yaml  # only now: most servers are never asked, and all of them have to start
+    """Return a contract as a dict. Slow."""
+    import yaml  # imported here for a faster start: most servers never parse a contract
 
-    # libyaml's is twenty times as fast, where PyYAML was built with it.
+    # libyaml's loader, if PyYAML was built with it, is twenty times as fast.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     contract = yaml.load(text_of(name), Loader=loader)
     assert isinstance(contract, dict)
@@ -30,5 +30,5 @@ def parsed(name: str) -> dict[str, Any]:
 
 @cache
 def openapi_json() -> bytes:
-    """Return the OpenAPI contract as JSON; takes a while the first time."""
+    """Return the OpenAPI contract as JSON; the first call is slow."""
     return json.dumps(parsed(OPENAPI), ensure_ascii=False, separators=(",", ":")).encode()

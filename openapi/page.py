@@ -20,7 +20,7 @@ CONTENT_SECURITY_POLICY = (
     f"default-src 'none'; style-src 'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}';"
     " img-src 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-"""Allows a browser nothing but the page's own style."""
+"""Allows only the page's own style."""
 
 
 def list_page(title: str, items: Iterable[tuple[str, str, str]]) -> bytes:

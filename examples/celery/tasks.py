@@ -11,7 +11,7 @@ import curbstone_client.celery  # noqa: F401  # registers the scheme curbstone:/
 
 url = os.environ.get("CURBSTONE_URL", "http://localhost:8080")
 app = Celery("tasks", broker=f"{url.replace('http', 'curbstone', 1)}/shop", backend="rpc://")
-app.conf.task_acks_late = True  # so that a task whose worker dies is done by another worker
+app.conf.task_acks_late = True  # if a worker dies, another worker repeats its task
 
 
 @app.task(autoretry_for=(OSError,), retry_backoff=True)

@@ -1,6 +1,6 @@
-"""A web application that takes orders. An order is on disk before the application answers; a worker does the rest.
+"""A web application that accepts orders. An order is on disk before the application answers; a worker does the rest.
 
-uvicorn app:app          and, beside it:    python worker.py
+uvicorn app:app          and in another terminal:    python worker.py
 """
 
 from collections.abc import AsyncIterator

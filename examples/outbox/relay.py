@@ -2,8 +2,8 @@
 
 After a crash, rows that were published and not deleted yet are published again under the same numbers. The server
 remembers the last number of a producer for 7 days, so it does not store them again. Only one relay works at a time: a
-second one waits for the lock, and takes over when the first is gone. If the database goes away, this program ends; let
-systemd, or whatever runs it, start it again.
+second one waits for the lock, and takes over when the first is gone. If the database becomes unreachable, this program
+ends; let systemd, or another supervisor, restart it.
 """
 
 import time
@@ -13,7 +13,7 @@ import psycopg
 from curbstone_client.sync import Client
 
 WAIT_S = 0.1
-LOCK = 0x6F7574626F78  # any number that no other program uses
+LOCK = 0x6F7574626F78  # a number that no other program uses
 
 # Rows get numbers in the order of the ids that are visible. The numbers are committed before they are used to publish.
 NUMBER = """
@@ -31,7 +31,7 @@ NUMBER = """
 
 
 def relay(database: psycopg.Connection, client: Client) -> None:
-    """Publish for ever. Each statement is a transaction of its own."""
+    """Publish forever. Each statement is its own transaction."""
     orders = client.queue("orders")
     while True:
         database.execute(NUMBER)

@@ -1,4 +1,4 @@
-"""Takes orders. An order and the message about it are one transaction of the database, so no queue is needed here."""
+"""Accepts orders. An order and its message are one transaction of the database, so no queue is needed here."""
 
 import json
 import sys

@@ -1,21 +1,21 @@
-// Many messages at once: which are selected, dead letters by their error, and what is done with all of them.
+// Bulk operations: selecting messages, grouping dead letters by error, and redriving or deleting the selected ones.
 
 import * as api from './api.js'
 import { ask, counted, h, notice, number, put } from './dom.js'
 
 const NO_ERROR = 'no error was given'
 
-/** Return what stands for the cause of a death: dead letters with the same are shown together. */
+/** Return a key for the cause of a death, which groups dead letters. */
 export const causeOf = ({ reason, error }) => `${reason}: ${error || NO_ERROR}`
 
-/** Return why a message died, and where. The error is first, because the end may be cut off. */
+/** Return why and where a message died. The error is first, because the end may be cut off. */
 export function death({ queue, reason, tries, error }) {
   const times = tries ? ` after ${counted(tries, 'delivery', 'deliveries')}` : ''
   return `${error ? `${error} – ` : ''}${reason} in ${queue}${times}`
 }
 
 export class Bulk {
-  /** `list` is that of the messages: it has `name`, the `shown` rows as [message, row], and `reload`. */
+  /** `list` is the list of messages: it has `name`, the `shown` rows as [message, row], and `reload`. */
   constructor(list) {
     this.list = list
     this.cause = h('select', { 'aria-label': 'Cause of death', hidden: true, change: () => list.filter() })
@@ -36,7 +36,7 @@ export class Bulk {
     this.draw()
   }
 
-  /** Offer the causes of the dead letters among the messages. */
+  /** Update the choice of causes from the dead letters among the messages. */
   offer(messages) {
     const counts = new Map()
     for (const { dead } of messages) if (dead) counts.set(causeOf(dead), (counts.get(causeOf(dead)) ?? 0) + 1)
@@ -47,7 +47,7 @@ export class Bulk {
     this.cause.hidden = !counts.size
   }
 
-  /** Return whether a message is of the cause that is chosen. */
+  /** Return whether a message has the chosen cause. */
   isWanted({ dead }) {
     return !this.cause.value || (dead && causeOf(dead) === this.cause.value)
   }
@@ -78,7 +78,7 @@ export class Bulk {
   async remove() {
     const { selected } = this
     const data = await ask(`Delete ${counted(selected.length, 'message')}?`,
-      h('p', {}, 'They are settled as if they were done, wherever they are; named groups keep theirs.'), 'Delete', { danger: true })
+      h('p', {}, 'They are settled, in any state; named groups keep their copies.'), 'Delete', { danger: true })
     if (!data) return
     let gone = 0
     for (const { id } of selected) gone += await api.removeMessage(this.list.name, id).then(() => 1, () => 0)

@@ -1,4 +1,4 @@
-// Charts: a small one without anything beside it, and a large one with axes, a legend, and the values under the pointer.
+// Charts: a small plain one, and a large one with axes, a legend, and the values under the pointer.
 
 import { SLOTS, SPANS } from './courses.js'
 import { compact, h, number, put } from './dom.js'
@@ -21,7 +21,7 @@ function plot(name) {
   return svg
 }
 
-/** Return the stretches of a course without a gap, each a list of points. */
+/** Return the gapless segments of a time series, each a list of points. */
 function stretches(values, most) {
   const left = SLOTS - values.length
   const found = [[]]
@@ -40,7 +40,7 @@ function lines(values, most, name, withArea) {
   })
 }
 
-/** A small chart in a table; what it shows stands in the columns beside it, so it is nothing to read aloud. */
+/** A small chart in a table; the columns beside it have its values, so screen readers skip it. */
 export class Spark {
   constructor(name) {
     this.name = name
@@ -54,7 +54,7 @@ export class Spark {
   }
 }
 
-/** Return 1, 2 or 5 times a power of ten that is not below the value: where an axis may end. */
+/** Return the end of an axis: 1, 2 or 5 times a power of ten that is not below the value. */
 function roundUp(value) {
   const power = 10 ** Math.floor(Math.log10(value))
   return [1, 2, 5, 10].map(step => step * power).find(end => end >= value * 0.999)
@@ -66,7 +66,7 @@ const ago = (span, share) => {
   return `${number(Number(count) * share)} ${unit} ago`
 }
 
-/** A chart of several courses over one axis: `series` are [key, title]; the key is its colour, too. */
+/** A chart of several time series over one axis: `series` are [key, title]; the key also selects the colour. */
 export class Chart {
   constructor(title, series, unit = '') {
     this.title = title
@@ -90,7 +90,7 @@ export class Chart {
     this.pointed = null
   }
 
-  /** Draw courses over a span. */
+  /** Draw time series over a span. */
   draw(courses, span) {
     this.span = span
     this.drawn = this.series.map(([key]) => courses[key].values(span))
@@ -116,7 +116,7 @@ export class Chart {
     this.tell()
   }
 
-  /** Tell the values under the pointer, or the newest. */
+  /** Show the values under the pointer, or the newest. */
   tell() {
     if (!this.drawn) return
     const back = this.pointed === null ? 0 : Math.round((1 - this.pointed) * (SLOTS - 1))
@@ -130,7 +130,7 @@ export class Chart {
   }
 }
 
-/** A choice of span; `chosen` is called with the index of each that is chosen, and now with the first. */
+/** A choice of span; `chosen` is called with the index of the chosen span, and now with the first. */
 export class SpanChoice {
   constructor(chosen) {
     this.span = 0

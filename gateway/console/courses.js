@@ -1,12 +1,12 @@
-// What the server says of itself in numbers, and how they change: courses that charts draw, over three spans.
+// Time series of the server's figures for the charts, over three spans.
 
-/** How often the server is looked at. */
+/** How often the server is polled. */
 export const EVERY_MS = 2000
 
-/** How many values a chart is wide. */
+/** The number of values in a chart. */
 export const SLOTS = 150
 
-/** The spans to choose from: a name, how many looks make one value of it, and what the server calls its history. */
+/** The spans: name, polls per value, and the server's name of the history. */
 export const SPANS = [['5 min', 1, 'hour'], ['1 h', 12, 'hour'], ['24 h', 288, 'day']]
 
 const GAP_SLOTS_MAX = SLOTS * SPANS.at(-1)[1]
@@ -14,7 +14,7 @@ const NONE = { in: 0, out: 0, ack: 0 }
 const COUNTERS = { in: 'messages_published', out: 'messages_delivered', ack: 'messages_acknowledged' }
 const STATES = { ready: 'messages_ready', unacked: 'messages_unacked', delayed: 'messages_delayed' }
 
-/** The course of one number: for each span its newest values. A null is a time without a reading. */
+/** The time series of one figure: for each span its newest values. Null marks a time without a reading. */
 export class Course {
   constructor() {
     this.levels = SPANS.map(([, every]) => ({ every, values: [], taken: 0, sum: 0, known: 0 }))
@@ -34,12 +34,12 @@ export class Course {
     }
   }
 
-  /** Replace the values of a span by those that the server has recorded. */
+  /** Replace the values of a span by the server's recorded ones. */
   begin(span, values) {
     Object.assign(this.levels[span], { values, taken: 0, sum: 0, known: 0 })
   }
 
-  /** Return the values of a span, the one that is not complete included. */
+  /** Return the values of a span, including the incomplete one. */
   values(span) {
     const level = this.levels[span]
     return level.taken ? [...level.values, mean(level)].slice(-SLOTS) : level.values
@@ -49,10 +49,10 @@ export class Course {
 const mean = level => (level.known ? level.sum / level.known : null)
 const courses = () => Object.fromEntries([...Object.keys(COUNTERS), ...Object.keys(STATES)].map(key => [key, new Course()]))
 
-/** Return what the server calls the values of a course in its history. */
+/** Return the name of a time series in the server's history. */
 const recordedAs = key => STATES[key] ?? `${COUNTERS[key]}_per_second`
 
-/** Let courses begin, over a span, with what the server has recorded: `figures` in steps of `step` s, the first of which ended at `from`. */
+/** Fill a span of time series with recorded `figures` in steps of `step` s, the first of which ended at `from`. */
 export function begin(these, span, figures, { step, from }) {
   const slot = SPANS[span][1] * EVERY_MS
   for (const [key, course] of Object.entries(these)) {
@@ -61,7 +61,7 @@ export function begin(these, span, figures, { step, from }) {
   }
 }
 
-/** Return the last `SLOTS` means, each over `slot` ms, of values that each are of `step` ms; the first of them ended at `from`. */
+/** Return the last `SLOTS` means, each over `slot` ms, of values of `step` ms each, the first of which ended at `from`. */
 function resample(values, step, from, slot) {
   const known = values.findLastIndex(value => value !== null)
   const now = from + known * step
@@ -73,11 +73,11 @@ function resample(values, step, from, slot) {
   })
 }
 
-/** One look at the reply of `v2/stats`: the totals, the queues by `project/queue`, and the buckets of commit times. */
+/** One reply of `v2/stats`: the totals, the queues by `project/queue`, and the buckets of commit times. */
 export function lookAt(stats) {
   return {
     at: performance.now() / 1000,
-    /** Whether it has figures of the server: not everyone may see those. */
+    /** Whether the user may see the figures of the server. */
     isWhole: Boolean(stats.totals),
     totals: stats.totals ?? {},
     connections: stats.connections ?? {},
@@ -94,7 +94,7 @@ function rates(now, before, seconds) {
   return Object.fromEntries(Object.entries(COUNTERS).map(([key, name]) => [key, rate(now, before, seconds, name)]))
 }
 
-/** Return the time within which a share of the commits between two looks was done, in seconds; null without any. */
+/** Return a percentile of the commit times between two polls, in seconds; null without commits. */
 export function percentile(now, before, share) {
   const buckets = [...now.commits].map(([bound, count]) => [bound, count - (before.commits.get(bound) ?? 0)])
   const total = buckets.at(-1)?.[1] ?? 0
@@ -110,33 +110,33 @@ function extend(course, now, figures, missed) {
   }
 }
 
-/** How many queues' courses are kept; those that were not looked at for the longest time go. */
+/** How many queues' time series are kept; the least recently polled are dropped. */
 const KEPT_QUEUES = 400
 
 const slots = seconds => Math.min(Math.max(Math.round((seconds * 1000) / EVERY_MS) - 1, 0), GAP_SLOTS_MAX)
 
-/** Whether a look comes so soon behind another, because a page was turned, that a rate between them means nothing. */
+/** Whether two polls are too close, because a page was turned, for a meaningful rate. */
 const isSoon = seconds => seconds * 1000 < EVERY_MS * 0.8
 
-/** The looks so far: the newest, and the courses. */
+/** The newest poll, and the time series. */
 export class History {
   constructor() {
     this.look = null
     this.counted = null
     this.now = { ...NONE, p50: null, p99: null }
     this.totals = courses()
-    /** The queues of the newest look; and all that were looked at lately. */
+    /** The queues of the newest poll, and all recently polled queues. */
     this.queues = new Map()
     this.known = new Map()
   }
 
-  /** Return what is known of a queue, even if it was not looked at yet. */
+  /** Return the time series of a queue, which may be empty. */
   of(key) {
     if (!this.known.has(key)) this.known.set(key, { courses: courses(), rates: NONE, at: null, begun: 0, counted: null, isRecorded: false })
     return this.known.get(key)
   }
 
-  /** Take the next look. A server that was started again counts from 0: then there are no rates. */
+  /** Take the next poll. A restarted server counts from 0: then there are no rates. */
   add(look) {
     const before = this.counted
     const seconds = before ? look.at - before.at : 0
@@ -160,7 +160,7 @@ export class History {
 
   addQueue(key, figures, at) {
     const queue = this.of(key)
-    this.known.delete(key) // it moves to the end, away from those that are forgotten first
+    this.known.delete(key) // to move it to the end, because the first ones are dropped
     this.known.set(key, queue)
     queue.figures = figures
     const seconds = queue.at === null ? 0 : at - queue.at

@@ -1,4 +1,4 @@
-// Elements without a framework. Text only ever becomes text: nothing a message holds is read as markup.
+// Elements without a framework. Text is always inserted as text: the contents of messages never become markup.
 
 /** Return an element; `attributes` with a function are event listeners, false and null are left out. */
 export function h(name, attributes = {}, ...children) {
@@ -12,14 +12,14 @@ export function h(name, attributes = {}, ...children) {
   return element
 }
 
-/** Set an element's text where it is another: what does not change is not read aloud again, nor drawn. */
+/** Set an element's text if it differs: unchanged text is neither redrawn nor read aloud again. */
 export function put(element, text) {
   if (element.textContent !== text) element.textContent = text
 }
 
 /**
- * Make the children of `parent` those of `items`, in their order. What was there for a key stays the same element, so
- * focus, selection and what is open survive. `make(item)` returns a new element, `change(element, item)` fills it.
+ * Make the children of `parent` correspond to `items`, in their order. A key keeps its element, so focus, selection and
+ * open rows survive. `make(item)` returns a new element, `change(element, item)` fills it.
  */
 export function sync(parent, items, keyOf, make, change) {
   const focused = document.activeElement
@@ -40,7 +40,7 @@ export function sync(parent, items, keyOf, make, change) {
 
 let hiding = 0
 
-/** Tell in a line at the bottom what was done, or what went wrong. */
+/** Show a result or an error in a line at the bottom. */
 export function notice(text, isBad = false) {
   const line = document.getElementById('notice')
   line.textContent = text
@@ -51,8 +51,8 @@ export function notice(text, isBad = false) {
 }
 
 /**
- * Ask in a dialog; resolve to the form's data, or to null where it was given up.
- * `content` are elements; a `match` has to be typed before `action` can be chosen.
+ * Show a dialog; resolve to the form's data, or to null if it was cancelled.
+ * `content` are elements; `match` must be typed before `action` can be chosen.
  */
 export function ask(title, content, action, { danger = false, match = '' } = {}) {
   return new Promise(resolve => {
@@ -75,20 +75,20 @@ export function ask(title, content, action, { danger = false, match = '' } = {})
 
 const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
 
-/** Return a number of bytes to read. */
+/** Return a readable number of bytes. */
 export function bytes(count) {
   const unit = Math.min(Math.floor(Math.log2(Math.max(count, 1)) / 10), UNITS.length - 1)
   const value = count / 1024 ** unit
   return `${value < 10 && unit ? value.toFixed(1) : Math.round(value)} ${UNITS[unit]}`
 }
 
-/** Return a number with separators; a rate below ten keeps a digit behind the point. */
+/** Return a number with separators; a rate below ten has one decimal. */
 export function number(value) {
   const digits = value > 0 && value < 10 && !Number.isInteger(value) ? 1 : 0
   return value.toLocaleString('en', { minimumFractionDigits: digits, maximumFractionDigits: digits })
 }
 
-/** Return a count and what it counts: 1 message, 2 messages. */
+/** Return a count with its noun: 1 message, 2 messages. */
 export function counted(count, what, plural = `${what}s`) {
   return `${number(count)} ${count === 1 ? what : plural}`
 }
@@ -101,10 +101,10 @@ export function compact(value) {
   return `${number(Number((value / scale).toPrecision(3)))}${letter}`
 }
 
-/** Return a point in time to read, in UTC. */
+/** Return a readable time, in UTC. */
 export const time = ms => new Date(ms).toISOString().replace('T', ' ').replace('Z', '')
 
-/** Return a table with a head; `columns` are titles, or [title, class]. */
+/** Return a table with a header row; `columns` are titles, or [title, class]. */
 export function table(columns, body, label) {
   const heads = columns.map(column => [column].flat()).map(([title, name]) => (title
     ? h('th', { scope: 'col', class: name }, title)

@@ -1,36 +1,36 @@
-// Who keeps a second copy of what the server has: its standby and histories, and how far behind each one is.
+// The followers of the server: its standby and histories, and how far behind each one is.
 
 import * as api from './api.js'
 import { bytes, h, put, sync, table } from './dom.js'
 
-/** What `confirms` of /v2/standby means, and whether something is wrong then. */
+/** The values of `confirms` of /v2/standby: a description, and whether it is a problem. */
 const CONFIRMS = {
   local: ['Confirms do not wait for a standby', false],
-  sync: ['In sync: what is confirmed is on both disks', false],
-  joining: ['The standby joins: confirms wait for it', false],
-  waiting: ['The standby is away, and nothing is confirmed', true],
-  alone: ['No standby: what is confirmed is on this disk only', true],
+  sync: ['In sync: confirmed messages are on both disks', false],
+  joining: ['The standby is joining: confirms wait for it', false],
+  waiting: ['The standby is disconnected, and nothing is confirmed', true],
+  alone: ['No standby: confirmed messages are on this disk only', true],
 }
-const COLUMNS = [['Follower', 'text'], ['Kind', 'text'], ['State', 'text'], ['To be sent'], ['Not acknowledged'], ['Since', 'text']]
+const COLUMNS = [['Follower', 'text'], ['Kind', 'text'], ['State', 'text'], ['Unsent'], ['Unacknowledged'], ['Since', 'text']]
 
 const stateOf = each => {
-  if (each.copying) return 'gets a copy'
+  if (each.copying) return 'receives a copy'
   if (!each.standby) return 'follows'
-  return each.usable ? 'can take over' : 'not complete'
+  return each.usable ? 'can take over' : 'incomplete'
 }
 
 export class Followers {
   constructor() {
-    this.isOff = false // nobody can follow this server, or one may not see who does
+    this.isOff = false // replication is off, or the user may not see it
     this.confirms = h('span', { class: 'badge' })
     this.rows = h('tbody')
     this.table = table(COLUMNS, this.rows, 'Followers')
-    this.nobody = h('p', { class: 'empty', hidden: true }, 'Nobody follows the server.')
+    this.nobody = h('p', { class: 'empty', hidden: true }, 'The server has no followers.')
     this.element = h('section', { id: 'followers', hidden: true },
       h('h2', {}, 'Second copies', this.confirms), this.table, this.nobody)
   }
 
-  /** Look once, and draw it. */
+  /** Poll once, and draw. */
   async look() {
     if (this.isOff) return
     try {
@@ -53,7 +53,7 @@ export class Followers {
   }
 }
 
-/** Return a row, whose cells are filled by its `draw`. */
+/** Return a row; its `draw` fills the cells. */
 function row({ name, standby, since }) {
   const [state, behind, missing] = [h('td', { class: 'text' }), h('td'), h('td')]
   const line = h('tr', {}, h('th', { scope: 'row' }, name), h('td', { class: 'text' }, standby ? 'standby' : 'history'), state, behind, missing,

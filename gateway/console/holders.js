@@ -1,15 +1,15 @@
-// Who takes from a queue, and what each of them holds; and why nothing is delivered, in the server's own sentences.
+// A queue's consumers and leases, and the server's sentences on why nothing is delivered.
 
 import * as api from './api.js'
 import { h, number, put, sync, table, time } from './dom.js'
 
-const STATES = { ready: 'has room', full: 'full', held: 'does not read', leaving: 'takes no more', leased: 'leased' }
+const STATES = { ready: 'has room', full: 'full', held: 'does not read', leaving: 'ending', leased: 'leased' }
 const KINDS = { consumer: 'Consumer', leases: 'Leases' }
 export const PROTOCOLS = {
   stomp: 'STOMP', 'stomp-websocket': 'STOMP, WebSocket', websocket: 'WebSocket', mqks: 'MQKS', http: 'HTTP', mq: 'MQ', sse: 'SSE',
 }
 
-/** Title and class of each column, and its text. */
+/** Title, class and text of each column. */
 const COLUMNS = [
   ['Client', 'text', holder => `${KINDS[holder.kind]} ${holder.number}`],
   ['Id', 'text wider', holder => [holder.client, holder.subscription].filter(Boolean).join(' / ') || '–'],
@@ -34,7 +34,7 @@ export class Holders {
     this.table.hidden = true
   }
 
-  /** Ask again, and draw what changed. */
+  /** Poll, and draw the changes. */
   async load() {
     const { sentences, holders } = await api.explain(this.name)
     sync(this.sentences, sentences, text => text, text => h('li', {}, text), () => {})

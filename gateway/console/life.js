@@ -1,14 +1,14 @@
-// The life of one message, as far as the queue's log goes back.
+// The history of one message, as far as the queue's log reaches back.
 
 import * as api from './api.js'
 import { h, time } from './dom.js'
 
 const WORDS = {
-  published: 'published', released: 'requeued', settled: 'settled', rejected: 'rejected', dead: 'made a dead letter',
+  published: 'published', released: 'requeued', settled: 'settled', rejected: 'rejected', dead: 'dead-lettered',
   expired: 'expired', purged: 'purged', skipped: 'skipped at the cap', replaced: 'replaced by a later message of its name',
 }
 
-/** Return elements that tell what happened to a message; `where` is the queue it is in. */
+/** Return elements with the events of a message; `where` is its queue. */
 export async function life(where, message) {
   const [{ events, next }, { sentences }] = await Promise.all([
     api.history(where, message.id), api.explain(where, message.id),
@@ -23,11 +23,11 @@ export async function life(where, message) {
   const source = events.find(event => event.from)?.from
   if (source) steps.unshift(step(source.time ?? events[0].time, origin(source)))
   if (!events.some(event => event.event === 'published')) {
-    steps.unshift(h('li', {}, h('time', {}, time(message.timestamp)), ' published; the log does not go back as far'))
+    steps.unshift(h('li', {}, h('time', {}, time(message.timestamp)), ' published; the log does not reach back that far'))
   }
   return [
     h('ol', { class: 'life' }, steps, h('li', { class: 'now' }, h('time', {}, 'now'), ` ${sentences.join(' ')}`)),
-    next ? h('p', {}, 'The log is long; only its older part was looked through.') : null,
+    next ? h('p', {}, 'The log is long; only its older part was searched.') : null,
   ]
 }
 
@@ -35,7 +35,7 @@ function step(when, text) {
   return h('li', {}, h('time', {}, time(when)), ` ${text}`)
 }
 
-/** The queue that a message was in before: it died there, or was redriven from there. */
+/** Describe the previous queue of a message, where it died or from which it was redriven. */
 function origin(source) {
   if (!source.reason) return `redriven from ${place(source)}`
   return `died in ${place(source)}, delivered ${times(source.tries)} by then: ${source.error ?? source.reason}`

@@ -1,14 +1,14 @@
-// All queues in a table, a page at a time, that can be sorted and filtered.
+// All queues in a table with pages, which can be sorted and filtered.
 
 import * as api from './api.js'
 import { Spark } from './chart.js'
 import { ask, bytes, counted, h, notice, number, put, sync, table } from './dom.js'
 import { optionFields, optionsIn } from './forms.js'
 
-/** How many queues a page has. Where there are more the server sorts them, with the most of something first. */
+/** The queues of a page. If there are more, the server sorts them, the largest values first. */
 const PAGE = 100
 
-/** Title, value, what the server sorts by, and how narrow a screen may be that still shows it. */
+/** Title, value, the server's sort key, and the class for narrow screens. */
 const COLUMNS = [
   ['Queue', queue => nameOf(queue.figures), 'name', ''],
   ['Ready', queue => queue.figures.messages_ready, 'messages_ready', ''],
@@ -24,7 +24,7 @@ const COLUMNS = [
 const nameOf = ({ project, queue }) => `${project}/${queue}`
 const href = ({ project, queue }) => `#${encodeURIComponent(project)}/${encodeURIComponent(queue)}`
 
-/** How much of the cap is taken, and how much of it no message may take, as a bar. */
+/** The used and the reserved part of the cap, as a bar. */
 export class CapBar {
   constructor() {
     this.fill = h('i')
@@ -38,12 +38,12 @@ export class CapBar {
     this.fill.className = isFull ? 'full' : ratio > 0.75 ? 'high' : ''
     this.fill.style.width = `${Math.min(100 * ratio, 100)}%`
     this.reserved.style.width = `${Math.min(100 * figures.reserved_bytes / figures.cap_bytes, 100)}%`
-    this.element.title = `${(100 * ratio).toFixed(1)} % of the cap is taken; ${bytes(figures.reserved_bytes)} are reserved`
+    this.element.title = `${(100 * ratio).toFixed(1)} % of the cap is used; ${bytes(figures.reserved_bytes)} are reserved`
   }
 }
 
 export class QueueList {
-  /** `project` is that of the queues shown, or empty for all. */
+  /** `project` is the project of the shown queues, or empty for all. */
   constructor(history, look, project = '') {
     this.history = history
     this.project = project
@@ -69,7 +69,7 @@ export class QueueList {
       this.table, this.nothing, this.pager)
   }
 
-  /** What to ask the server for. */
+  /** The parameters of the next poll. */
   wanted() {
     return { ...(this.project ? { project: this.project } : {}), search: this.filter.value.trim(), order: COLUMNS[this.column][2], limit: PAGE, offset: this.offset }
   }
@@ -80,7 +80,7 @@ export class QueueList {
     this.turn(0)
   }
 
-  /** Show another page, or the first of what is wanted now. */
+  /** Show another page, or the first one of a new selection. */
   turn(offset) {
     this.offset = Math.max(offset, 0)
     this.update()
@@ -115,7 +115,7 @@ export class QueueList {
     const data = await ask('New queue', [
       h('label', {}, 'Project', h('input', { name: 'project', value: this.project || 'default', required: true })),
       h('label', {}, 'Name', h('input', { name: 'queue', required: true, autofocus: true })),
-      h('p', {}, 'What is left empty is the server’s default.'), optionFields(),
+      h('p', {}, 'Empty fields take the server’s defaults.'), optionFields(),
     ], 'Create')
     if (!data) return
     const name = { project: data.get('project'), queue: data.get('queue') }
@@ -125,7 +125,7 @@ export class QueueList {
   }
 }
 
-/** Return a row, whose cells are filled by its `draw`. */
+/** Return a row; its `draw` fills the cells. */
 function row({ figures }) {
   const cells = COLUMNS.slice(1, -1).map(([, , , name]) => h('td', { class: name }))
   const size = h('span')

@@ -1,11 +1,11 @@
-// Who one is: the login, and for those who administer the server its tokens, connections and audit.
+// The login, and for administrators the tokens, connections and audit.
 
 import * as api from './api.js'
 import { ask, h, notice, table } from './dom.js'
 
-/** Return a form that logs in and then calls `then`. The secret is sent to the server once, and no script keeps it. */
+/** Return a form that logs in and then calls `then`. The secret is sent to the server once, and not stored. */
 export function loginForm(then) {
-  const user = h('input', { name: 'user', autocomplete: 'username', placeholder: 'left out for a token' })
+  const user = h('input', { name: 'user', autocomplete: 'username', placeholder: 'empty for a token' })
   const secret = h('input', { name: 'secret', type: 'password', autocomplete: 'current-password', required: true })
   const submit = async event => {
     event.preventDefault()
@@ -38,7 +38,7 @@ export class LoginsPage {
     this.draw()
   }
 
-  /** What the list of queues has to know meanwhile. */
+  /** The parameters of the next poll. */
   wanted() {
     return { limit: 0 }
   }
@@ -48,7 +48,7 @@ export class LoginsPage {
   async draw() {
     if (!this.who.login) {
       this.element.replaceChildren(h('p', { class: 'empty' },
-        'This server has no users: every client that can connect may do everything. Users, tokens and the audit are there with --users.'))
+        'This server has no users: every client that can connect may do everything. Users, tokens and the audit need --users.'))
       return
     }
     const isAdmin = this.who.server.includes('admin')

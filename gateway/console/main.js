@@ -1,4 +1,4 @@
-// The console: looks at /v2/stats every two seconds and draws what it says. `#` is the list of all queues, `#project` of those of a
+// The console: polls /v2/stats every two seconds and draws the figures. `#` is the list of all queues, `#project` of those of a
 // project, `#project/queue` one queue.
 
 import * as api from './api.js'
@@ -14,10 +14,10 @@ import { beginCourses, beginSparks } from './recorded.js'
 
 const LOGINS = '~logins'
 
-/** After this long without a look, the charts begin anew with what the server has recorded. */
+/** After this long without a poll, the charts are filled again with the server's recorded history. */
 const STALE_MS = 30_000
 
-/** Title, value, and a smaller text behind it, of all queues. */
+/** Title, value, and smaller text of the figures of all queues. */
 const FIGURES = [
   ['Published', ({ now }) => number(now.in), () => '/s', 'in'],
   ['Delivered', ({ now }) => number(now.out), () => '/s', 'out'],
@@ -34,7 +34,7 @@ const history = new History()
 let page = null
 let me = null
 
-/** What is above the list: figures and charts of all queues. */
+/** The figures and charts of all queues, above the list. */
 class Totals {
   constructor() {
     this.values = FIGURES.map(([, , , name]) => [h('strong', { class: name }), h('small')])
@@ -65,7 +65,7 @@ function showTotals() {
   document.getElementById('totals').hidden = !(page instanceof QueueList) || history.look?.isWhole === false
 }
 
-/** Return the page that the address names: `#project/queue`, with `?text` the messages in which that is found. */
+/** Return the page of the address: `#project/queue`, with `?text` the messages that contain the text. */
 function named() {
   const [path, text = ''] = location.hash.slice(1).split('?')
   const [project, ...rest] = path.split('/').map(decoded)
@@ -73,7 +73,7 @@ function named() {
   return project === LOGINS ? new LoginsPage(me) : new QueueList(history, look, project)
 }
 
-/** Return what a part of the address stands for; one that is malformed stands for itself. */
+/** Return a decoded part of the address; a malformed one is returned unchanged. */
 function decoded(text) {
   try {
     return decodeURIComponent(text)
@@ -102,7 +102,7 @@ function lost(error) {
   return null
 }
 
-/** Look once, and draw it; what another look has asked for meanwhile, as for another page, is not drawn over that. */
+/** Poll once, and draw; a reply is dropped if another poll, such as for another page, has begun meanwhile. */
 async function look() {
   const asked = page
   const wanted = JSON.stringify(page.wanted())
@@ -119,7 +119,7 @@ async function look() {
   page.update()
 }
 
-/** Find out who one is, and show the queues, or the login. */
+/** Get the session, and show the queues or the login. */
 async function start() {
   page = null
   me = await api.who()
@@ -154,7 +154,7 @@ async function run() {
 
 addEventListener('hashchange', () => { if (page) route() })
 addEventListener('unhandledrejection', event => {
-  event.preventDefault() // the form that started an action shows its refusal
+  event.preventDefault() // the form that started an action shows its error
   notice(event.reason.message, true)
 })
 document.addEventListener('visibilitychange', () => { if (!document.hidden && page) look() })

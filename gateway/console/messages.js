@@ -1,4 +1,4 @@
-// Messages of a queue, looked at and not taken: a page at a time, each opened with a click.
+// The messages of a queue, peeked page by page, each opened with a click.
 
 import * as api from './api.js'
 import { Bulk, death } from './bulk.js'
@@ -13,7 +13,7 @@ const COLUMNS = [['', 'box'], ['Id', 'text wide'], ['State', 'text'], ['Tries', 
   ['Type', 'text wider'], ['Size', 'text wider'], ['Body', 'text preview'], ['', 'open']]
 
 export class MessageList {
-  /** `found` is called with the messages whenever they were loaded. */
+  /** `found` is called with the messages after each load. */
   constructor(name, found, text = '') {
     this.name = name
     this.found = found
@@ -39,14 +39,14 @@ export class MessageList {
       this.bulk.bar, this.table, this.nothing, this.looked, h('p', {}, this.more))
   }
 
-  /** Show the first messages, or the first that are found. */
+  /** Show the first messages, or the first matches. */
   async load() {
     this.shown = []
     this.total = { messages: 0, bytes: 0 }
     await this.goOn('')
   }
 
-  /** Show the messages behind the last that was looked at, or from the beginning. */
+  /** Show the messages after the last one seen, or from the beginning. */
   async goOn(after = this.last) {
     const [text, filter] = [this.text.value.trim(), this.passing.value.trim()]
     const isSearch = Boolean(text || filter)
@@ -58,7 +58,7 @@ export class MessageList {
     this.bulk.offer(this.shown.map(([message]) => message))
     this.filter()
     put(this.nothing, isSearch ? 'Nothing found.' : 'No messages.')
-    put(this.looked, isSearch ? `Looked through ${number(this.total.messages)} messages, ${bytes(this.total.bytes)}${next ? '; there are more' : ''}.` : '')
+    put(this.looked, isSearch ? `Searched ${number(this.total.messages)} messages, ${bytes(this.total.bytes)}${next ? '; there are more' : ''}.` : '')
     this.found(this.shown.map(([message]) => message))
   }
 
@@ -69,7 +69,7 @@ export class MessageList {
     return { messages: messages.filter(({ state }) => ['', state].includes(this.state.value)), next }
   }
 
-  /** Return messages, and the last id if there are more: large ones end a reply before the limit does. */
+  /** Return messages, and the last id if there are more: large messages end a reply before the limit. */
   async peek(after) {
     const wanted = { after, state: this.state.value }
     const messages = await api.peek(this.name, { limit: LIMIT, ...wanted })
@@ -78,7 +78,7 @@ export class MessageList {
     return { messages, next: isMore ? last : undefined }
   }
 
-  /** Show the rows of the cause that is chosen. */
+  /** Show the rows with the chosen cause. */
   filter() {
     for (const [message, line] of this.shown) line.hidden = !this.bulk.isWanted(message)
     this.rows.replaceChildren(...this.shown.map(([, line]) => line))
@@ -87,24 +87,24 @@ export class MessageList {
     this.bulk.draw()
   }
 
-  /** Show what is there now, with the keyboard where it can continue. */
+  /** Reload, and restore the keyboard focus. */
   async reload() {
     await this.load()
     this.again.focus()
   }
 
-  /** Send one dead letter back where it came from. */
+  /** Redrive one dead letter to the queue where it died. */
   async redrive(message) {
     const { stayed } = await api.redrive(this.name, { id: message.id })
     notice(Object.keys(stayed)[0] ?? `${message.id} redriven to ${message.dead.queue}`)
     await this.reload()
   }
 
-  /** Put one message into another queue: a dead letter in one step, any other in two. */
+  /** Move one message to another queue: a dead letter in one step, any other in two. */
   async move(message) {
     const data = await ask('Move one message', [
       h('p', {}, message.dead ? 'The dead letter is moved in one step.'
-        : 'It is published there first, with a new id, and then removed here. Whoever takes it in between has it, too.'),
+        : 'It is published there first, with a new id, and then removed here. A consumer may receive it in between, too.'),
       h('label', {}, 'To', h('input', { name: 'to', required: true, autofocus: true, placeholder: 'queue or project/queue' })),
     ], 'Move')
     if (!data) return
@@ -121,7 +121,7 @@ export class MessageList {
     await this.reload()
   }
 
-  /** Send a message again, changed, and remove the original if that is wanted. */
+  /** Send an edited copy of a message, and delete the original if chosen. */
   async resend(message) {
     const home = message.dead?.queue ?? `${this.name.project}/${this.name.queue}`
     const data = await ask('Edit and resend', [
@@ -138,7 +138,7 @@ export class MessageList {
   }
 
   async remove(message) {
-    const data = await ask('Delete one message?', h('p', {}, `${message.id} is settled as if it were done, wherever it is; named groups keep theirs.`),
+    const data = await ask('Delete one message?', h('p', {}, `${message.id} is settled, in any state; named groups keep their copies.`),
       'Delete', { danger: true })
     if (!data) return
     await api.removeMessage(this.name, message.id)

@@ -1,4 +1,4 @@
-// One queue: its figures, options and groups, its messages, and what can be done with it.
+// One queue: its figures, options, groups and messages, and the operations on it.
 
 import * as api from './api.js'
 import { Chart, SpanChoice } from './chart.js'
@@ -12,11 +12,11 @@ import { beginCourses } from './recorded.js'
 const SECONDS = new Set(['ttl', 'nack_delay', 'nack_delay_max', 'lease', 'unused', 'undo', 'idempotency_window'])
 const SIZES = new Set(['cap', 'max_message_size'])
 
-/** Every so many looks those who take from the queue are asked for; seldom where the server looks through delayed messages for it. */
+/** How many polls per query of the queue's consumers; seldom if the server has to scan delayed messages for it. */
 const HOLDERS_EVERY = 3
 const HOLDERS_EVERY_DELAYED = 30
 
-/** Title, text, and a smaller text behind it. */
+/** Title, text, and smaller text of each card. */
 const CARDS = [
   ['Ready', ({ figures }) => number(figures.messages_ready)],
   ['Unacked', ({ figures }) => number(figures.messages_unacked)],
@@ -34,7 +34,7 @@ const refused = ({ messages_refused_last_minute: count }) => (count ? `${number(
 
 const UNITS = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']]
 
-/** Return seconds to read, in the largest unit that fits. */
+/** Return a readable duration, in the largest unit that fits. */
 function duration(seconds) {
   if (!seconds) return '–'
   const [size, unit] = UNITS.find(([each]) => seconds >= each) ?? UNITS.at(-1)
@@ -77,12 +77,12 @@ export class QueuePage {
     })
   }
 
-  /** What to ask the server for. */
+  /** The parameters of the next poll. */
   wanted() {
     return { project: this.name.project, search: `${this.name.project}/${this.name.queue}` }
   }
 
-  /** Draw what the newest look says. */
+  /** Draw the newest poll. */
   update() {
     this.queue = this.history.queues.get(`${this.name.project}/${this.name.queue}`)
     if (!this.queue) return
@@ -94,17 +94,17 @@ export class QueuePage {
     this.draw()
     this.looks += 1
     const every = this.queue.figures.messages_delayed ? HOLDERS_EVERY_DELAYED : HOLDERS_EVERY
-    if (this.looks % every === 0) this.holders.load().catch(() => {}) // the next look tells what is wrong
+    if (this.looks % every === 0) this.holders.load().catch(() => {}) // the next poll reports the error
   }
 
   draw() {
     if (this.queue) this.charts.forEach(chart => chart.draw(this.queue.courses, this.spans.span))
   }
 
-  /** Ask for what changes seldom, and for the first messages. */
+  /** Load the options and other figures that change seldom, and the first messages. */
   async load() {
     try {
-      const noKeys = error => { // a cluster counts none
+      const noKeys = error => { // a cluster does not count keys
         if (error.status === 501) return { total: 0, keys: [] }
         throw error
       }
@@ -114,7 +114,7 @@ export class QueuePage {
       const { batches } = info.batches ? await api.batches(this.name) : { batches: [] }
       const { paused: isPaused, publish_paused: isClosed } = info.options
       const limited = info.held_back ? [`limited: ${info.held_back} ready ${info.held_back === 1 ? 'message is' : 'messages are'} held back by ${info.limited_by === 'keys' ? 'their keys' : info.limited_by}`] : []
-      const paused = [...(isPaused ? ['paused: nothing is delivered'] : []), ...(isClosed ? ['paused: nothing is taken in'] : [])]
+      const paused = [...(isPaused ? ['paused: nothing is delivered'] : []), ...(isClosed ? ['paused: no messages are accepted'] : [])]
       put(this.halt, paused.length ? 'Resume' : 'Pause')
       this.trouble.replaceChildren(...[...(info.damaged ?? []).map(text => `damaged: ${text}`), ...paused, ...limited]
         .map(text => h('span', { class: 'badge bad' }, text)))
@@ -132,7 +132,7 @@ export class QueuePage {
     }
   }
 
-  /** Say that there is no such queue, in place of the page. */
+  /** Replace the page by a note that the queue does not exist. */
   showMissing() {
     const { project, queue } = this.name
     this.element.replaceChildren(
@@ -141,7 +141,7 @@ export class QueuePage {
         h('a', { href: `#${encodeURIComponent(project)}` }, `The queues of ${project}`)))
   }
 
-  /** Return what shows and changes the events that the queue is bound to, and their filters. */
+  /** Return a section that shows and changes the queue's bindings and their filters. */
   events(bindings, filters) {
     const button = (text, act) => h('button', { type: 'button', click: act }, text)
     const change = act => async () => { await act(); await this.load() }
@@ -151,7 +151,7 @@ export class QueuePage {
         : h('p', {}, 'It is bound to no event.'),
       button('Bind …', change(async () => {
         const data = await ask('Bind to an event', [
-          h('p', {}, 'What is published to the event from now on is copied to this queue. * stands for one word, # for any number.'),
+          h('p', {}, 'The queue gets a copy of each later message to the event. * stands for one word, # for any number.'),
           h('label', {}, 'Event', h('input', { name: 'event', required: true, autofocus: true, placeholder: 'orders.*' })),
           h('label', {}, 'Filter on headers', h('input', { name: 'filter', placeholder: "region = 'eu' AND total > 100" })),
         ], 'Bind')
@@ -176,7 +176,7 @@ export class QueuePage {
     await this.load()
   }
 
-  /** Pause it where it delivers, else resume it. */
+  /** Pause the queue, or resume it if it is paused. */
   async pause() {
     const { paused } = await api.halt(this.name, this.halt.textContent.toLowerCase())
     notice(`${this.name.queue} ${paused ? 'is paused: nothing is delivered' : 'delivers again'}`)
@@ -185,8 +185,8 @@ export class QueuePage {
 
   async redrive() {
     const data = await ask('Redrive dead letters', [
-      h('p', {}, 'Each returns to the queue where it died, or to the one named here. Other messages stay.'),
-      h('label', {}, 'To (empty: where each came from)', h('input', { name: 'to', placeholder: 'queue or project/queue' })),
+      h('p', {}, 'Each is moved to the queue where it died, or to the one named here. Other messages stay.'),
+      h('label', {}, 'To (empty: where each one died)', h('input', { name: 'to', placeholder: 'queue or project/queue' })),
       h('label', {}, 'At most', h('input', { name: 'limit', type: 'number', min: 1, value: 1000, required: true })),
     ], 'Redrive')
     if (!data) return
@@ -198,12 +198,12 @@ export class QueuePage {
     await this.load()
   }
 
-  /** Bring back what was acked, popped or purged. */
+  /** Restore messages that were acked, popped or purged. */
   async undo() {
     const data = await ask('Undo', [
-      h('p', {}, 'What was acked, popped or purged last returns to its place, as far as the log still has it.'),
+      h('p', {}, 'Messages that were acked, popped or purged last return to their places, as far as the log still has them.'),
       h('label', {}, 'At most', h('input', { name: 'limit', type: 'number', min: 1, max: 10000, value: 1000, required: true })),
-      h('label', {}, 'Settled within, in seconds (empty: whenever)', h('input', { name: 'within', type: 'number', min: 0, step: 'any' })),
+      h('label', {}, 'Settled within, in seconds (empty: at any time)', h('input', { name: 'within', type: 'number', min: 0, step: 'any' })),
     ], 'Bring back')
     if (!data) return
     const request = { limit: Number(data.get('limit')) }
@@ -216,9 +216,9 @@ export class QueuePage {
 
   async purge() {
     const data = await ask(`Purge ${this.name.queue}?`, [
-      h('p', {}, 'Everything ready or delayed is dropped and its bytes are erased. What is delivered and unsettled stays.'),
+      h('p', {}, 'All ready and delayed messages are dropped and their bytes are erased. Messages in flight stay.'),
       h('label', { class: 'check' }, h('input', { name: 'keep', type: 'checkbox' }),
-        ' Erase nothing: it can be undone as long as its room is not needed'),
+        ' Erase nothing: the purge can be undone as long as the room is not needed'),
     ], 'Purge', { danger: true, match: this.name.queue })
     if (!data) return
     const { purged } = await api.purge(this.name, data.get('keep') !== null)
@@ -263,7 +263,7 @@ function keyTable({ total, keys }) {
 function batchTable(batches) {
   const rows = batches.map(batch => h('tr', {}, h('th', { scope: 'row' }, batch.batch), h('td', {}, `${number(batch.stored)} of ${batch.size ? number(batch.size) : '?'}`),
     h('td', {}, number(batch.pending)), h('td', {}, number(batch.dead)), h('td', { class: 'text' }, batch.to ?? '?'), h('td', { class: 'text' }, batch.refusal ?? '')))
-  return table([['Batch', 'text'], 'Stored', 'Pending', 'Dead', ['Report to', 'text'], ['Refused', 'text']], h('tbody', {}, rows), 'Batches that have not ended')
+  return table([['Batch', 'text'], 'Stored', 'Pending', 'Dead', ['Report to', 'text'], ['Refused', 'text']], h('tbody', {}, rows), 'Open batches')
 }
 
 function groupTable(groups) {

@@ -1,11 +1,11 @@
-// What the server has recorded before the page was there: the charts begin with it. An engine that records nothing says so.
+// The server's recorded history from before the page was opened, with which the charts begin. Engines without one say so.
 
 import * as api from './api.js'
 import { SPANS, begin } from './courses.js'
 
 const NAMES = [...new Set(SPANS.map(([, , name]) => name))]
 
-/** Let the charts of the server, or of a queue, begin with its last hour and day. */
+/** Fill the charts of the server, or of a queue, with its last hour and day. */
 export async function beginCourses(courses, queue = null) {
   const replies = await Promise.all(NAMES.map(name => api.recorded(name, queue && [queue]).catch(() => null)))
   SPANS.forEach(([, , name], span) => {
@@ -15,7 +15,7 @@ export async function beginCourses(courses, queue = null) {
   })
 }
 
-/** Let the small charts of a list begin with the last minutes; `queues` are those of the newest look. */
+/** Fill the small charts of a list with the last minutes; `queues` are those of the newest poll. */
 export async function beginSparks(history, queues) {
   const fresh = queues.filter(queue => !queue.isRecorded)
   if (!fresh.length) return

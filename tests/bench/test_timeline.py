@@ -76,9 +76,9 @@ def test_timeline_steps_are_split_by_thread_activity() -> None:
         ("the sync", DISK, 19),
         ("the disk thread signals the loop", DISK, 2),
         ("the loop wakes up", LOOP, 8),
-        ("the RECEIPT is made and sent", LOOP, 10),
+        ("the RECEIPT is encoded and sent", LOOP, 10),
         ("the RECEIPT reaches the client", CLIENT, 10),
-        ("the client makes its next SEND", CLIENT, 10),
+        ("the client prepares its next SEND", CLIENT, 10),
     ]
     lines = table(trips, {CLIENT: "client", LOOP: "loop"}).splitlines()
     assert lines[0] == "5 of 5 round trips; from SEND to SEND 100 µs at the median"

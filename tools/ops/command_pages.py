@@ -1,9 +1,9 @@
-"""Makes the man page and the completions of shells from the command line itself: `make man`.
+"""Generates the man page and the shell completions from the command line itself: `make man`.
 
     python tools/ops/command_pages.py [DIRECTORY]
 
 They are in deploy/man and deploy/completion, and packages install them. tests/repo/test_command_pages.py checks that
-they match the command line. They have no version and no date, so a release does not change them.
+they match the command line. They contain no version and no date, so a release does not change them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from curbstone.cli.main import app
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PATHS = ("FILE", "DIR", "SOURCE", "TARGET")
-"""The metavars of values that are names of files."""
+"""The metavars of file names."""
 
 
 class Option(NamedTuple):
@@ -34,7 +34,7 @@ class Option(NamedTuple):
 
     @property
     def is_path(self) -> bool:
-        """Whether its value is the name of a file."""
+        """Whether its value is a file name."""
         return self.metavar in PATHS
 
 
@@ -55,7 +55,7 @@ class Command(NamedTuple):
 
 
 def commands() -> list[Command]:
-    """Return all commands: first the whole program, and the commands of a group after the group."""
+    """Return all commands: first the whole program; a group precedes its commands."""
     return list(_walk(typer.main.get_command(app), ()))
 
 
@@ -106,10 +106,10 @@ def man_page() -> str:
         "[OPTIONS] COMMAND [ARGS]...",
         ".SH DESCRIPTION",
         *_paragraphs(
-            "curbstone serve runs the server. The other commands call a running one over HTTP: at --server URL, at the"
-            " address in CURBSTONE_SERVER, or at that of the current context, else at http://127.0.0.1:8080. --server,"
-            " --context, --token-file, --ca-file and --cert-file stand before or after the command. Write a queue as"
-            " queue or project/queue."
+            "curbstone serve runs the server. The other commands call a running server over HTTP: at --server URL, at"
+            " the address in CURBSTONE_SERVER, or at that of the current context, else at http://127.0.0.1:8080."
+            " --server, --context, --token-file, --ca-file and --cert-file are allowed before and after the command."
+            " Write a queue as queue or project/queue."
         ),
         *_option_lines(whole.options),
         ".SH COMMANDS",
@@ -126,7 +126,7 @@ def man_page() -> str:
         "The address of the server, for the commands that call one.",
         ".TP",
         ".B CURBSTONE_CONTEXT",
-        "The context whose server and login are used.",
+        "The context, which sets the server and the login.",
         ".TP",
         ".B CURBSTONE_TOKEN_FILE",
         "File with a token for a server that has users.",

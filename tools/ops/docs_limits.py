@@ -60,9 +60,9 @@ TEXTS = (
     f"`/journal` | {size(limits.PAGE_BYTES_MAX)}",
     f"{size(chart_file.FILE_BYTES + (1 << 20) - 1)}: the server and the {chart_file.QUEUES_MAX} busiest queues",
     f"{stats_history.VALUES_MAX:,} steps in a reply",
-    f"{size(limits.SCAN_BYTES_MAX)} looked through; {search.FOUND_MAX} messages found; "
+    f"{size(limits.SCAN_BYTES_MAX)} scanned; {search.FOUND_MAX} messages found; "
     f"a text of {search.TEXT_CHARS_MAX:,} characters",
-    f"{size(limits.SCAN_BYTES_MAX)} and {limits.SCAN_MESSAGES_MAX:,} messages looked through",
+    f"{size(limits.SCAN_BYTES_MAX)} and {limits.SCAN_MESSAGES_MAX:,} messages scanned",
     f"{filters.TEXT_BYTES_MAX:,} bytes, {filters.TESTS_MAX} tests, {filters.LITERALS_MAX} values, {filters.DEPTH_MAX} "
     f"parentheses in each other, {filters.WILD_MAX} patterns with both `%` and `_`, numbers of "
     f"{conditions.NUMBER_CHARS_MAX} characters",
@@ -107,16 +107,16 @@ TEXTS = (
     f"{mqks.Limits().unconfirmed_max:,} or {size(mqks.Limits().unconfirmed_bytes_max)}; "
     + size(mqks.Limits().output_bytes_max),
 )
-"""Pieces of the page with the numbers that belong there. Each piece is on the page once, whatever its numbers are."""
+"""Pieces of the page with their numbers. Each piece, with any numbers, is on the page exactly once."""
 
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?: (?:bytes|[KMGT]iB))?")
 
 
 def updated(page: str) -> str:
-    """Return the page with the numbers of `TEXTS`; raise ValueError if one of them is not there exactly once."""
+    """Return the page with the numbers of `TEXTS`; raise ValueError if one of them is missing or repeated."""
     for text in TEXTS:
         words = [re.escape(part) for part in _NUMBER.split(text)]
         page, count = re.subn(_NUMBER.pattern.join(words), text.replace("\\", r"\\"), page)
         if count != 1:
-            raise ValueError(f"docs/limits.md has {count} places for: {text}")
+            raise ValueError(f"docs/limits.md has {count} places, not 1, for: {text}")
     return page

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: pages of the site whose text is a README elsewhere, and links that leave docs/."""
+"""A hook of mkdocs: adds pages from READMEs outside of docs/, and rewrites links that leave docs/."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[2]
 READMES = {"python-client.md": "client/README.md", "javascript-client.md": "client/js/README.md"}
-"""Pages that are made from a file outside of docs/."""
+"""Pages from files outside of docs/."""
 
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)#:]+)(#[^)]*)?\)")
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that are made from READMEs."""
+    """Add the pages from READMEs."""
     for page, readme in READMES.items():
         files.append(File.generated(config, page, content=(ROOT / readme).read_text(encoding="utf-8")))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_more: object) -> str:
-    """Lead links to pages of the site there, and replace others that leave docs/ by the name of the file.
+    """Point links at pages of the site, and replace other links that leave docs/ by the name of the file.
 
     A missing file ends the build.
     """
@@ -33,7 +33,7 @@ def on_page_markdown(markdown: str, page: Any, **_more: object) -> str:
     def here(match: re.Match[str]) -> str:
         text, path, anchor = match[1], posixpath.normpath(posixpath.join(folder, match[2])), match[3] or ""
         if not (ROOT / path).exists() and path.removeprefix("docs/") not in READMES:
-            raise FileNotFoundError(f"{page.file.src_path} links to {match[2]}, which is not there")
+            raise FileNotFoundError(f"{page.file.src_path} links to {match[2]}, which does not exist")
         for name, readme in READMES.items():
             if path == readme:
                 return f"[{text}]({name}{anchor})"

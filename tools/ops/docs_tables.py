@@ -1,7 +1,7 @@
-"""Write the tables and numbers in docs/ that the code has: `python -m tools.ops.docs_tables`.
+"""Writes the tables and numbers of the code into docs/: `python -m tools.ops.docs_tables`.
 
 A page has a table between two comments, `<!-- table: NAME -->` and `<!-- end of table -->`. `TABLES` has the function
-that makes each of them. tests/repo/test_docs.py checks that the pages are up to date.
+for each table. tests/repo/test_docs.py checks that the pages are up to date.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Makes a release: `make release VERSION=1.2.0`. It uploads nothing; the last lines say how to.
+"""Makes a release: `make release VERSION=1.2.0`. It uploads nothing; the last lines of its output say how.
 
-In order: the checkout is clean and the version is new; the changelog's "Unreleased" gets the version and the date, and
-the manifests name the image of that version; all this is one commit, with a tag. From that commit alone, it builds
+It checks that the checkout is clean and the version is new. It writes the version and the date into the changelog's
+"Unreleased" and the image's version into the manifests, and commits and tags this. From that commit alone, it builds
 source distributions and pure Python wheels of the server and of its Python client, and a compiled wheel of the server
-for each of `python3.11` to `python3.14` on the PATH; auditwheel tags these with the oldest glibc they run on. Each
-wheel is installed in a new environment and asked for its version. The SBOM describes one of these environments
-(CycloneDX): the server, and all that it needs. Checksums of all are in `SHA256SUMS`. What fails before the commit
-leaves the checkout as it was; afterwards the message says how to undo the commit.
+for each of `python3.11` to `python3.14` on the PATH; auditwheel tags these with the oldest glibc they run on. It
+installs each wheel in a new environment and checks its version. The SBOM (CycloneDX) describes one of these
+environments: the server and its dependencies. `SHA256SUMS` has the checksums of all files. A failure before the commit
+leaves the checkout unchanged; after it, the message says how to undo the commit.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _IMAGE = re.compile(r"^( *image: curbstone:)(\S+)$", re.M)
 
 
 class Refused(Exception):
-    """The checkout or the version is not fit for a release. The text says why."""
+    """The checkout or the version can't be released. The text says why."""
 
 
 def with_version(text: str, version: str) -> str:
     """Return the text of a module with its `__version__` replaced."""
     changed, count = _ASSIGNMENT.subn(f'__version__ = "{version}"', text)
     if count != 1:
-        raise Refused(f"a module has {count} lines that set __version__, not one")
+        raise Refused(f"a module has {count} lines that set __version__, not 1")
     return changed
 
 
@@ -54,20 +54,20 @@ def with_image(text: str, version: str) -> str:
     """Return manifests with the version of the image replaced."""
     changed, count = _IMAGE.subn(rf"\g<1>{version}", text)
     if count != 1:
-        raise Refused(f"{MANIFESTS} has {count} lines that name the image, not one")
+        raise Refused(f"{MANIFESTS} has {count} lines that name the image, not 1")
     return changed
 
 
 def closed(changelog: str, version: str, date: str) -> str:
     """Return the changelog with its unreleased part, which must not be empty, turned into that of `version`."""
     if re.search(rf"^## {re.escape(version)}\b", changelog, re.M):
-        raise Refused(f"{CHANGELOG} has a section {version} already")
+        raise Refused(f"{CHANGELOG} already has a section {version}")
     before, heading, after = changelog.partition(f"\n{UNRELEASED}\n")
     if not heading:
         raise Refused(f"{CHANGELOG} has no section {UNRELEASED!r}")
     section = re.split(r"^## ", after, maxsplit=1, flags=re.M)[0]
     if not section.strip():
-        raise Refused(f"{CHANGELOG} says nothing under {UNRELEASED!r}")
+        raise Refused(f"{CHANGELOG} has an empty section {UNRELEASED!r}")
     return f"{before}\n{UNRELEASED}\n\n## {version} ({date})\n{after}"
 
 
@@ -78,7 +78,7 @@ def notes(changelog: str, version: str) -> str:
 
 
 def main() -> int:
-    """Make the release. Return 1, with a line on stderr, if it can't be made."""
+    """Make the release. On failure, print a line on stderr and return 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("version", help="such as 1.2.0 or 1.2.0rc1")
     version = parser.parse_args().version
@@ -103,13 +103,13 @@ def failed(reason: str) -> int:
 
 
 def check(version: str) -> None:
-    """Raise Refused if the checkout or the version is not fit for a release."""
+    """Raise Refused if the checkout or the version can't be released."""
     if not _VERSION.fullmatch(version):
-        raise Refused(f"{version!r} is no version: three numbers, and maybe a1, b1 or rc1")
+        raise Refused(f"bad version {version!r}: expected three numbers, optionally with a1, b1 or rc1")
     if changed := git("status", "--porcelain"):
-        raise Refused(f"the checkout has changes that are not committed:\n{changed}")
+        raise Refused(f"the checkout has uncommitted changes:\n{changed}")
     if git("tag", "--list", f"v{version}"):
-        raise Refused(f"there is a tag v{version} already")
+        raise Refused(f"the tag v{version} already exists")
 
 
 def commit(version: str) -> None:
@@ -127,7 +127,7 @@ def commit(version: str) -> None:
 def build(version: str) -> list[Path]:
     """Build everything from the tag alone, not from the checkout, and return the files."""
     DIST.mkdir(exist_ok=True)
-    # With this, two builds of the same commit give the same bytes.
+    # Makes builds of the same commit reproducible.
     os.environ["SOURCE_DATE_EPOCH"] = git("log", "-1", "--format=%ct", f"v{version}").strip()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
@@ -159,13 +159,13 @@ def build(version: str) -> list[Path]:
 
 
 def interpreters() -> list[Path]:
-    """Return the interpreters that compiled wheels are for. pyenv has commands for versions that are not selected."""
+    """Return the interpreters for compiled wheels. pyenv also has commands for versions that are not selected."""
     found = (Path(path) for name in INTERPRETERS if (path := shutil.which(name)))
     return [path for path in found if subprocess.run([path, "-c", ""], capture_output=True).returncode == 0]
 
 
 def compiled_wheel(source: Path, interpreter: Path, work: Path) -> Path:
-    """Build the compiled wheel for an interpreter, and return it with the tag that auditwheel gives it."""
+    """Build the compiled wheel for an interpreter, and return it with auditwheel's tag."""
     python = environment(work, interpreter, BUILD_LOCK)
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", work / "built")
     run("env", "CURBSTONE_COMPILED=1", python, "-m", "pip", "wheel", *options, source)
@@ -176,7 +176,7 @@ def compiled_wheel(source: Path, interpreter: Path, work: Path) -> Path:
 
 
 def environment(folder: Path, interpreter: Path, lock: str) -> Path:
-    """Make an environment with the packages of a lock file, and return its interpreter."""
+    """Create an environment with the packages of a lock file, and return its interpreter."""
     run(interpreter, "-m", "venv", folder)
     python = folder / "bin" / "python"
     run(*pip(python), "--require-hashes", "--requirement", ROOT / lock)
@@ -184,27 +184,27 @@ def environment(folder: Path, interpreter: Path, lock: str) -> Path:
 
 
 def installed(folder: Path, interpreter: Path, wheels: list[Path]) -> Path:
-    """Install wheels in a new environment, beside all that they need, and return its interpreter."""
+    """Install wheels and their dependencies in a new environment, and return its interpreter."""
     python = environment(folder, interpreter, LOCK)
     run(*pip(python), "--no-deps", *wheels)
     return python
 
 
 def pip(python: Path) -> tuple[object, ...]:
-    """Return the command that installs in the environment of an interpreter."""
+    """Return the install command for the environment of an interpreter."""
     return (python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
 
 
 def expect(python: Path, wanted: str) -> None:
-    """Raise Refused if the server in an environment is another version or build, or the client another version."""
+    """Raise Refused unless the server and client in an environment have the wanted version and build."""
     said = run(python.with_name("curbstone"), "--version").strip()
     client = run(python, "-c", "import curbstone_client as client; print(client.__version__)").strip()
     if said != wanted or client != wanted.split()[1]:
-        raise Refused(f"the wheels say {said!r} and curbstone_client {client!r}, not {wanted!r}")
+        raise Refused(f"the wheels are {said!r} and curbstone_client {client!r}, not {wanted!r}")
 
 
 def of_the_server(bill: str) -> str:
-    """Return an SBOM that says what it is the bill of: so far the server is one part among many."""
+    """Return an SBOM with the server as its subject; before, the server is one component among many."""
     content = json.loads(bill)
     (server,) = (part for part in content["components"] if part["name"] == "curbstone")
     content["components"].remove(server)

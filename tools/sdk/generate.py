@@ -19,7 +19,7 @@ import yaml
 HERE = Path(__file__).resolve().parent
 CONTRACT = HERE.parent.parent / "openapi" / "openapi.yaml"
 
-# Media types that openapi-python-client ignores, or makes broken code for: any type, and a second list or file as body.
+# Media types that openapi-python-client ignores or generates broken code for: any type, a second list or file as body.
 NOT_FOR_PYTHON = ("*/*", "application/cloudevents-batch+json", "application/vnd.curbstone.batches")
 
 

@@ -1,12 +1,12 @@
 """Changes to the generator's templates for our Python client.
 
-The generator takes a folder of templates that replace its own. Ours are made from the installed ones, so that they fit
-that version of the generator. Each change names the text that it replaces; if that text is no longer there, it is an
-error, and not a client without the change.
+The generator accepts a folder of templates that replace its own. Ours are derived from the installed ones, so that they
+fit the version of the generator. Each change names the text that it replaces; if a template lacks the text, that is an
+error.
 
-1. A body may be bytes, a text, or a dict or list for JSON; a `File` may name its type; anything else raises TypeError.
-   As generated, a body that was not a `File` was left out, and the server stored an empty message.
-2. `sync` and `asyncio` raise `ProblemError` if the server refuses; `sync_detailed` and `asyncio_detailed` return all.
+1. A body may be bytes, a string, or a dict or list for JSON; a `File` may name its type; other values raise TypeError.
+   The generated code drops a body that is not a `File`, so the server would store an empty message.
+2. `sync` and `asyncio` raise `ProblemError` if the server refuses; `sync_detailed` and `asyncio_detailed` do not raise.
 3. `with_headers`, `with_cookies` and `with_timeout` do not change the client that they are called on.
 """
 
@@ -42,7 +42,7 @@ CHANGES = (
 
     @classmethod
     def of(cls, value: bytes | str | dict[str, Any] | list[Any]) -> "File":
-        """ Return bytes as they are, a text as UTF-8, anything else as JSON, each with its type """
+        """ Return bytes unchanged, a string as UTF-8, anything else as JSON, each with its type """
         if isinstance(value, bytes):
             return cls(BytesIO(value))
         if isinstance(value, str):
@@ -124,7 +124,7 @@ if not isinstance(body, Unset):
         "errors.py.jinja",
         '__all__ = ["UnexpectedStatus"]',
         '''class ProblemError(Exception):
-    """ Raised by `sync` and `asyncio` where the server refused: what it said """
+    """ Raised by `sync` and `asyncio` if the server refused: the server's problem """
 
     def __init__(self, problem: Problem):
         self.problem = problem
@@ -211,7 +211,7 @@ def write(folder: Path) -> None:
     for change in CHANGES:
         text = texts.get(change.template) or (ORIGINALS / change.template).read_text(encoding="utf-8")
         if change.old not in text:
-            raise SystemExit(f"the generator's {change.template} has changed; it has no longer:\n{change.old}")
+            raise SystemExit(f"the generator's {change.template} has changed and no longer contains:\n{change.old}")
         texts[change.template] = text.replace(change.old, change.new)
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
