@@ -100,7 +100,6 @@ class Gateway:
 
     @property
     def gateway(self) -> Gateway:
-        """See `Application`."""
         return self
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -139,12 +138,10 @@ class Gateway:
             await reply_problem(send, Problem(500, "an error in the server; its log has more"))
 
     def release(self) -> None:
-        """See `Application`."""
         self.polls.release()
         self.streams.release()
 
     def release_followers(self) -> None:
-        """See `Application`."""
         for end in self._last_ends:
             end()
 

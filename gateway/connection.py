@@ -109,7 +109,6 @@ class HttpConnection(Stream, asyncio.Protocol):
     # ------------------------------------------------------------ what the loop calls
 
     def connection_made(self, transport: Any) -> None:
-        """See `asyncio.Protocol`."""
         self.transport = self._transport = transport
         self.server.clients.add(self)
         host, port = transport.get_extra_info("sockname", ("", 0))[:2]

@@ -374,7 +374,6 @@ class _Run:
         self._prepared = self._encode(self._receipts, first_seq, 0)
 
     def send(self) -> None:
-        """See `core.values.EarlyAnswer`."""
         if self._prepared:
             self._is_sent = self._connection.send_at_once(self._prepared)
 

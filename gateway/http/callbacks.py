@@ -97,7 +97,6 @@ class OneAtATime:
         self._lock = asyncio.Lock()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """See `in_thread`."""
         async with self._lock:
             return await in_thread(work)
 

@@ -55,7 +55,6 @@ class JsonResponse(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """See `Response`."""
         return content if isinstance(content, bytes) else orjson.dumps(content)
 
 

@@ -47,7 +47,6 @@ class ConsumeSession:
 
     @property
     def expires_ms(self) -> int:
-        """See `Session.expires_ms`."""
         return self._login.access.identity.expires_ms
 
     def start(self, wire: WebSocketPort) -> None:
@@ -57,12 +56,10 @@ class ConsumeSession:
         self._subscription.start(wire, self._fail, self._login)
 
     def hold(self) -> None:
-        """See `Session.hold`."""
         if not self._subscription.is_closed:
             self._subscription.hold()
 
     def resume(self) -> None:
-        """See `Session.resume`."""
         if not self._subscription.is_closed:
             self._subscription.resume()
 
@@ -115,11 +112,9 @@ class ConsumeSession:
         close_for(self._wire, status_of(error), str(error))
 
     def too_big(self) -> None:
-        """See `Session.too_big`."""
         self._fail(Problem(413, "the message is too large for a command"))
 
     def refuse(self, status: int, reason: str) -> None:
-        """See `Session.refuse`."""
         self._fail(Problem(status, reason))
 
     def reading(self, on: bool) -> None:
@@ -130,6 +125,5 @@ class ConsumeSession:
         self._wire.close(GOING_AWAY, "the server is stopping")
 
     def closed(self) -> None:
-        """See `Session.closed`."""
         self._login.leave()
         self._subscription.close()

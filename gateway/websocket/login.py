@@ -91,11 +91,9 @@ class SocketLogin:
             self._connection.set_subscriptions(subscriptions)
 
     def hold(self, holder: Holder) -> str:
-        """See `AckIds.enter`."""
         return self.access.ack_ids.enter(holder)
 
     def detach(self, name: str) -> None:
-        """See `AckIds.leave`."""
         self.access.ack_ids.leave(name)
 
     def holding(self, ack_id: str) -> Queue | None:

@@ -187,19 +187,16 @@ class WebSocketProtocol(TurnStream):
             self._session.stop()
 
     def evict(self) -> None:
-        """See `budget.Holder`."""
         self._refuse(503, REFUSED)
 
     # ------------------------------------------------------------ what the session calls
 
     def send(self, frames: bytes) -> None:
-        """See `WebSocketPort.send`."""
         if self._session:
             self._output.append(frames)
             self.changed(len(frames))
 
     def close(self, code: int, reason: str = "") -> None:
-        """See `WebSocketPort.close`."""
         if self._session is None:
             return
         self._frames.close(code, reason)
@@ -207,25 +204,20 @@ class WebSocketProtocol(TurnStream):
         self.changed()
 
     def at_flush(self, fn: Callable[[], None], more_bytes: int = 0) -> None:
-        """See `WebSocketPort.at_flush`."""
         self._before_flush = fn
         self.changed(more_bytes)
 
     def limit_unsent(self, bytes_max: int) -> None:
-        """See `WebSocketPort.limit_unsent`."""
         self._unsent_bytes_max = bytes_max
 
     def keeps(self, size: int) -> None:
-        """See `WebSocketPort.keeps`."""
         self._kept_bytes = size
 
     def hold(self) -> None:
-        """See `WebSocketPort.hold`."""
         self._is_held = True
         self._adjust_flow()
 
     def resume(self) -> None:
-        """See `WebSocketPort.resume`."""
         self._is_held = False
         self._adjust_flow()
 
@@ -244,7 +236,6 @@ class WebSocketProtocol(TurnStream):
         return self._is_held
 
     def reading(self, on: bool) -> None:
-        """See `Stream.reading`."""
         self._message.reading(on, round(self._loop.time() * 1000))
         if self._session:
             self._session.reading(on)

@@ -77,11 +77,9 @@ class PublishSession:
 
     @property
     def expires_ms(self) -> int:
-        """See `Session.expires_ms`."""
         return self._login.access.identity.expires_ms
 
     def start(self, wire: WebSocketPort) -> None:
-        """See `Session.start`."""
         self._wire = wire
         self._confirms.begin(wire, self.receive)
         self._login.begin(self._end)
@@ -234,11 +232,9 @@ class PublishSession:
         self._confirms.end(status_of(error), str(error))
 
     def too_big(self) -> None:
-        """See `Session.too_big`."""
         self._confirms.end(413, f"the message is larger than {self._settings.max_message_size} bytes")
 
     def refuse(self, status: int, reason: str) -> None:
-        """See `Session.refuse`."""
         self._confirms.end(status, reason)
 
     def _check(self) -> None:
@@ -257,7 +253,6 @@ class PublishSession:
         self._confirms.hold()
 
     def resume(self) -> None:
-        """See `Session.resume`."""
         self._confirms.resume()
 
     def closed(self) -> None:

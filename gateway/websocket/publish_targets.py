@@ -73,11 +73,9 @@ class ToQueue:
 
     @property
     def bytes_max(self) -> int:
-        """See `Target`."""
         return self._queue.options.max_message_size
 
     def once(self, key: str, message: Message) -> IdempotencyKey:
-        """See `Target`."""
         return self._access().key(key, [message])
 
     def publish(
@@ -88,7 +86,6 @@ class ToQueue:
         key: IdempotencyKey | None = None,
         numbered: Numbered | None = None,
     ) -> None:
-        """See `Target`."""
         self._access().check_batches(self._queue.name, messages)
         self._queue.publish(messages, on_done, key=key, numbered=numbered)
 
@@ -104,7 +101,6 @@ class ToQueue:
 
     @property
     def ended(self) -> str:
-        """See `Target`."""
         return f"no such queue: {self._queue.name}" if self._queue.is_closed else ""
 
 
@@ -121,7 +117,6 @@ class ToEvent:
         self._event = event
 
     def once(self, _key: str, _message: Message) -> IdempotencyKey:
-        """See `Target`."""
         raise BadRequest("an idempotency key works only for a queue; leave it out for an event")
 
     def publish(
@@ -132,7 +127,6 @@ class ToEvent:
         key: IdempotencyKey | None = None,
         numbered: Numbered | None = None,
     ) -> None:
-        """See `Target`."""
         assert key is None and numbered is None
         self._access().publish_event(self._event, messages, on_done, self._project)
 

@@ -97,11 +97,9 @@ class QueuesSession:
 
     @property
     def expires_ms(self) -> int:
-        """See `Session.expires_ms`."""
         return self._login.access.identity.expires_ms
 
     def start(self, wire: WebSocketPort) -> None:
-        """See `Session.start`."""
         self._wire = wire
         wire.limit_unsent(UNREAD_BYTES_MAX)
         self._confirms.begin(wire, self.receive)
@@ -384,7 +382,6 @@ class QueuesSession:
             subscription.hold()
 
     def resume(self) -> None:
-        """See `Session.resume`."""
         self._is_held = False
         for subscription in self._subscriptions.values():
             subscription.resume()
@@ -397,11 +394,9 @@ class QueuesSession:
         self._confirms.end(status, text)
 
     def too_big(self) -> None:
-        """See `Session.too_big`."""
         self._end(413, f"the message is larger than {self._settings.max_message_size} bytes")
 
     def refuse(self, status: int, reason: str) -> None:
-        """See `Session.refuse`."""
         self._end(status, reason)
 
     def reading(self, on: bool) -> None:

@@ -158,7 +158,6 @@ class Subscription:
         self.is_closed = False
 
     def when_open(self, on_open: Callable[[], None]) -> None:
-        """See `Consumer.when_open`."""
         self._open.when_open(on_open)
 
     # ------------------------------------------------------------ to the client
@@ -306,18 +305,15 @@ class Subscription:
 
     @property
     def owner(self) -> str:
-        """See `access.ack_ids.Holder`."""
         return self._login.access.identity.owner
 
     def held(self, ack_id: str) -> Held | None:
-        """See `access.ack_ids.Holder`."""
         seq = self._seqs.get(self.number(ack_id))
         if seq is None or self._consumer is None or seq not in self._consumer.unsettled:
             return None
         return Held(self._queue, self._consumer, seq)
 
     def ended(self, ack_id: str) -> None:
-        """See `access.ack_ids.Holder`."""
         self._forget(self.number(ack_id))
 
     # ------------------------------------------------------------ the unsettled deliveries

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 
-from curbstone.gateway.resources.metrics.exposition import TERM, build_info, histogram
+from curbstone.gateway.resources.metrics.exposition import TERM, build_info, counter, gauge, histogram
 from curbstone.gateway.resources.metrics.figures import HistogramFigures
 
 if TYPE_CHECKING:
@@ -35,24 +35,24 @@ class _Exposition:
         """Yield all metrics."""
         now = self._now
         yield build_info()
-        yield GaugeMetricFamily("curbstone_term", TERM, now.term)
-        text = "Whether the standby receives the server's changes"
-        yield GaugeMetricFamily("curbstone_standby_connected", text, now.is_connected)
+        yield gauge("curbstone_term", TERM, now.term)
+        yield gauge(
+            "curbstone_standby_connected", "Whether the standby receives the server's changes", now.is_connected
+        )
         text = "Whether the copy is complete enough for a server to start on it"
-        yield GaugeMetricFamily("curbstone_standby_complete", text, now.is_usable)
+        yield gauge("curbstone_standby_complete", text, now.is_usable)
         text = "Whether the standby is sure to have everything confirmed, so that it can be promoted"
-        yield GaugeMetricFamily("curbstone_standby_promotable", text, now.is_promotable)
+        yield gauge("curbstone_standby_promotable", text, now.is_promotable)
         text = "Whether the standby applies changes without syncs because it is far behind"
-        yield GaugeMetricFamily("curbstone_standby_catching_up", text, now.is_catching_up)
-        text = "Bytes received from the server and applied"
-        yield CounterMetricFamily("curbstone_standby_applied_bytes", text, now.applied_bytes)
+        yield gauge("curbstone_standby_catching_up", text, now.is_catching_up)
+        yield counter(
+            "curbstone_standby_applied_bytes", "Bytes received from the server and applied", now.applied_bytes
+        )
         text = "Bytes that the standby lacked when the server last answered"
-        yield GaugeMetricFamily("curbstone_standby_lag_bytes", text, now.lag_bytes)
+        yield gauge("curbstone_standby_lag_bytes", text, now.lag_bytes)
         if now.lag_ms is not None:
             text = "Time since the copy had everything that the server had"
-            yield GaugeMetricFamily("curbstone_standby_lag_seconds", text, now.lag_ms / 1000)
-        text = "Free bytes on the disk of the copy"
-        yield GaugeMetricFamily("curbstone_standby_disk_free_bytes", text, now.disk_free_bytes)
+            yield gauge("curbstone_standby_lag_seconds", text, now.lag_ms / 1000)
+        yield gauge("curbstone_standby_disk_free_bytes", "Free bytes on the disk of the copy", now.disk_free_bytes)
         text = "Time that one sync of a file of the copy took"
-        syncs = HistogramFigures.of(now.syncs)
-        yield histogram(syncs, "curbstone_standby_sync_duration_seconds", text, unit=1_000_000)
+        yield histogram(HistogramFigures.of(now.syncs), "curbstone_standby_sync_duration_seconds", text, unit=1_000_000)

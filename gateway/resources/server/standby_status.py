@@ -85,7 +85,6 @@ class StandbyStatus:
 
     @property
     def gateway(self) -> Gateway:
-        """See `Application`."""
         self._refuse()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
