@@ -50,7 +50,7 @@ class SessionState:
     ) -> None:
         """`throttle` is on while the user publishes more than its rate."""
         self.access = access
-        """What the client may do. Before its login this is anonymous access."""
+        """The client's access; anonymous before its login."""
         self.open_connection: OpenConnection | None = None
         """Set at the login."""
         self.traffic = traffic

@@ -371,7 +371,7 @@ class Session:
             self._close()
 
     def _check_room(self) -> None:
-        """Let the client be read again if enough of its requests are done."""
+        """Resume reading if enough of the client's requests are done."""
         if self.congested and not self._waiting and not self._unconfirmed.is_over_limit:
             self.congested = False
             self._changed(0)

@@ -78,7 +78,7 @@ class Transaction:
         chosen = self._to_settle.setdefault(consumer, set())
         deliveries = [consumer.unsettled[seq] for seq in seqs if seq in consumer.unsettled]
         if len(set(deliveries) - chosen) < len(seqs):
-            raise StaleDelivery("a delivery is not unsettled on this consumer, or is named twice")
+            raise StaleDelivery("a message is not unsettled here, or named twice")
         chosen.update(deliveries)
         return consumer, deliveries
 
@@ -88,7 +88,7 @@ class Transaction:
             for delivery in settlement.deliveries:
                 seq = delivery.message.seq
                 if settlement.consumer.unsettled.get(seq) is not delivery:
-                    stale = StaleDelivery(f"message {seq} is no longer unsettled on this consumer")
+                    stale = StaleDelivery(f"message {seq} is not unsettled here any more")
                     self._engine.host.call_soon(partial(on_done, stale))
                     return
         claimed = [(settlement, self._claim(settlement)) for settlement in self._settlements]

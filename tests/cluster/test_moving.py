@@ -59,4 +59,4 @@ def test_cluster_export_is_refused_with_a_reason(gateway: GatewayProcess, tmp_pa
     queue = f"stays-{secrets.token_hex(3)}"
     publish(gateway, queue)
     refused = curbstone("export", queue, "--server", gateway.url, cwd=tmp_path)
-    assert refused.code != 0 and "Looking into a queue needs the local engine" in refused.err
+    assert refused.code != 0 and "Peeking into a queue needs the local engine" in refused.err

@@ -163,7 +163,9 @@ def test_queue_with_overflow_refuse_still_refuses(world: World) -> None:
 
 def test_overflow_option_is_fixed_at_creation_on_a_cluster(cluster: ModelWorld | NodeWorld) -> None:
     queue = cluster.queue()
-    with pytest.raises(Conflict, match="the overflow of queue .* is refuse: on a cluster it is fixed"):
+    with pytest.raises(
+        Conflict, match="the overflow of queue .* is refuse: on a cluster it can't change after the creation"
+    ):
         cluster.broker.declare(queue.name, {"overflow": "drop-oldest"}, lambda _error: None)
 
 
@@ -188,13 +190,13 @@ def test_cluster_refuses_key_limits(cluster: ModelWorld | NodeWorld, option: dic
         cluster.broker.declare(queue.name, option, print)
     assert isinstance(queue, ClusterQueue)
     assert not {"key_limit", "fair"} & {*queue.definition.as_entry()["options"]}
-    with pytest.raises(NotSupported, match="a cluster does not look at the keys of messages"):
+    with pytest.raises(NotSupported, match="a cluster does not read the keys of messages"):
         queue.keys(20, print)
 
 
 def test_cluster_orders_by_priority_in_rabbitmq_only(cluster: ModelWorld | NodeWorld) -> None:
     queue = cluster.queue(oldest_every=0)
-    with pytest.raises(NotSupported, match="RabbitMQ itself decides which message of a cluster is next"):
+    with pytest.raises(NotSupported, match="on a cluster RabbitMQ selects the next message"):
         cluster.broker.declare(queue.name, {"oldest_every": 5}, print)
     assert isinstance(queue, ClusterQueue)
     assert "oldest_every" not in queue.definition.as_entry()["options"] and queue.by_priority() == {}

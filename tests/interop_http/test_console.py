@@ -151,12 +151,12 @@ def test_followers_are_shown(tmp_path: Path) -> None:
         open_page(f"{server.url}/console") as page,
     ):
         shown = "document.querySelector('#followers:not([hidden])')?.innerText.replaceAll('\\t', ' ')"
-        page.wait_for(f"{shown}?.includes('Nobody follows the server.')")
+        page.wait_for(f"{shown}?.includes('The server has no followers.')")
         with StandbyProcess(tmp_path / "other", server.url) as standby:
             standby.has_everything(server)
             page.wait_for(f"{shown}?.includes('standby can take over')")
             assert "Confirms do not wait for a standby · term 1" in page.evaluate(shown)
-        page.wait_for(f"{shown}?.includes('Nobody follows the server.')")
+        page.wait_for(f"{shown}?.includes('The server has no followers.')")
         assert page.problems == []
 
 

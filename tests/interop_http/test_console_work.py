@@ -131,7 +131,7 @@ def test_search_covers_bodies_and_headers_and_shows_its_position(page: Page, htt
     page.evaluate("document.querySelector('.search input').value = 'apple'")
     press(page, "Search")
     page.wait_for(f"{SHOWN}.length === 2")
-    assert page.evaluate("document.querySelector('.looked').textContent").startswith("Looked through 3 messages, ")
+    assert page.evaluate("document.querySelector('.looked').textContent").startswith("Searched 3 messages, ")
     page.evaluate("document.querySelector('.search input').value = 'plum'")
     press(page, "Search")
     page.wait_for("document.querySelector('section .empty:not([hidden])')?.textContent === 'Nothing found.'")

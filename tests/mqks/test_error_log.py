@@ -51,7 +51,7 @@ def test_a_thousand_refused_publishes_are_two_lines_and_one_id(log: Log) -> None
     (error_id,) = ids
     assert log.lines == [f"error {error_id}: peer0: {FULL}"]
     log.alarms[0].ring()
-    assert log.lines[1:] == [f"error {error_id}: 999 more of it: {FULL}"]
+    assert log.lines[1:] == [f"error {error_id}: repeated 999 times: {FULL}"]
     again = log.reports.report("peer0", "", FULL, is_mistake=False).decode()
     assert again != error_id
     assert log.lines[2:] == [f"error {again}: peer0: {FULL}"]
@@ -88,14 +88,14 @@ def test_remembered_errors_are_bounded(log: Log) -> None:
     assert log.reports.report("b:1", "b", "mistake 99", is_mistake=True) not in ids
     assert log.reports.report("a:1", "a", "mistake 0", is_mistake=True) == ids[0]
     log.reports.close()
-    assert f"{100 - KINDS_MAX - 1} more of it: {OTHERS}" in log.lines[-1]
+    assert f"repeated {100 - KINDS_MAX - 1} times: {OTHERS}" in log.lines[-1]
 
 
 def test_counts_are_logged_at_the_end(log: Log) -> None:
     for _ in range(3):
         log.reports.report("a:1", "a", FULL, is_mistake=False)
     log.reports.close()
-    assert log.lines[-1].endswith(f": 2 more of it: {FULL}")
+    assert log.lines[-1].endswith(f": repeated 2 times: {FULL}")
     assert log.alarms[0].is_cancelled
 
 

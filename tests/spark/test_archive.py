@@ -123,7 +123,7 @@ def test_commit_torn_by_a_power_cut_is_quarantined(
     (log / f"{1:020d}.json").write_text(whole[: int(len(whole) * share)])
     publish(server.url, QUEUE, numbered(5, 20))
     assert run(tmp_path, options).messages == 5
-    assert "a power cut tore this commit, of which nothing was acked" in capsys.readouterr().err
+    assert "a power cut damaged this commit; nothing of it was acked" in capsys.readouterr().err
     assert jobs.bodies(tmp_path) == numbered(25)
 
 
@@ -353,7 +353,9 @@ def test_batch_whose_files_a_compaction_removed_is_not_acked(
 
     with monkeypatch.context() as patch:
         patch.setattr(job, "_written", removed)
-        with pytest.raises(PipelineError, match="of this batch is gone: a compaction removes files"):
+        with pytest.raises(
+            PipelineError, match="of this batch is gone: a compaction with a wrong clock removes new files"
+        ):
             run(tmp_path, options)
     assert group_of(server.url, QUEUE, "archive")["position"] == 1
     assert run(tmp_path, options).messages == 10

@@ -54,7 +54,7 @@ def test_dead_letters_are_counted_once_by_reason_and_shown(server: ServerProcess
     assert len(found(None, lake, since_ms=now_ms - 3_600_000, until_ms=now_ms + 1)) == 2
     report(tmp_path / "report", server=address, queues=(QUEUE,), since_ms=now_ms - 3_600_000)
     page = (tmp_path / "report" / PAGE).read_text()
-    assert "no &lt;price&gt;" in page and "the range before" in page
+    assert "no &lt;price&gt;" in page and "the preceding range" in page
 
 
 def test_queue_without_a_dead_letter_queue_has_no_dead_letters(server: ServerProcess) -> None:

@@ -120,7 +120,7 @@ def test_a_signal_ends_an_archive_cleanly(
         ("archive", ["--pattern", "(", "--lake", "x"], "queuePattern='('"),
         ("report", [], "name queues, or a lake"),
         ("report", ["a", "--since", "soon"], "--since='soon'"),
-        ("replay", ["a b", "--lake", "x"], "a replay's name"),
+        ("replay", ["a b", "--lake", "x"], "the name of a replay"),
     ],
 )
 def test_a_wrong_command_line_is_code_2(tmp_path: Path, job: str, arguments: list[str], line: str) -> None:

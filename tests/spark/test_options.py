@@ -29,7 +29,7 @@ from curbstone.spark.reading import Range, split
         ({"queue": "a", "url": "ftp://host"}, "http://host:port"),
         ({"queue": "a", "startingOffsets": "latest"}, "needs groupId"),
         ({"queue": "a", "endingOffsets": "5"}, "a stream has no end"),
-        ({"queue": "a", "mode": "journal", "groupId": "g"}, "mode=journal takes"),
+        ({"queue": "a", "mode": "journal", "groupId": "g"}, "mode=journal allows"),
         ({"queue": "a", "startingOffsets": '{"b": 5}'}, "option startingOffsets names default/b, which is not among"),
         ({"queuePattern": "a.*", "startingOffsets": '{"b": 5}'}, "option startingOffsets names default/b"),
         ({"queuePattern": "("}, "option queuePattern"),
@@ -166,7 +166,7 @@ def test_kafka_source_options_with_equal_meaning_are_accepted() -> None:
 def test_ca_option_requires_a_file_and_https(tmp_path: Path) -> None:
     (tmp_path / "none.pem").write_text("nothing")
     for options, why in (
-        ({"url": "http://a:1", "caFile": "x"}, "for a url that begins with https://"),
+        ({"url": "http://a:1", "caFile": "x"}, "needs a url that begins with https://"),
         ({"url": "https://a:1", "caFile": str(tmp_path / "gone.pem")}, "No such file"),
         ({"url": "https://a:1", "caFile": str(tmp_path / "none.pem")}, "it holds no certificates"),
     ):

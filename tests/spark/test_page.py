@@ -39,7 +39,7 @@ def test_page_of_one_minute_is_complete_and_names_are_escaped() -> None:
     made = page([minute(0, 12.0)], "Orders & more", START)
     assert "Orders &amp; more" in made
     assert "shop/&lt;orders&gt;" in made and "<orders>" not in made
-    assert made.count("<svg") == made.count("</svg>") == 5 and "beside each other" not in made
+    assert made.count("<svg") == made.count("</svg>") == 5 and "The busiest compared" not in made
     assert "2026-01-31 12:00 to 2026-01-31 12:00 UTC" in made
 
 
@@ -51,7 +51,7 @@ def test_minutes_without_events_are_drawn_too() -> None:
 
 
 def test_empty_page_is_reported() -> None:
-    assert "Nothing happened" in page([], "", START)
+    assert "The journal has no events" in page([], "", START)
 
 
 def test_losses_are_shown_first() -> None:
@@ -113,7 +113,7 @@ def test_range_is_compared_with_the_previous_one() -> None:
     )
     assert cells[:3] == ['10 <small class="up">+25%</small>', "2", "0"]
     assert '<small class="up">from 0</small>' in page([minute(0)], "", START, before=[])
-    assert "the range before" not in page([minute(0)], "", START)
+    assert "the preceding range" not in page([minute(0)], "", START)
 
 
 def test_page_of_very_many_queues_opens_quickly() -> None:

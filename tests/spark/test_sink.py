@@ -196,7 +196,7 @@ def test_a_batch_of_an_old_checkpoint_is_an_error_and_skips_nothing(
     with pytest.raises(Exception) as caught:
         run()
     assert "batch 1: transaction" in last_line(caught.value)
-    assert f"the checkpoint {check} is older than what was published: put back" in last_line(caught.value)
+    assert f"the checkpoint {check} is older than what was published: restore" in last_line(caught.value)
     assert [message["message"] for message in held(server)] == numbered(200)
     assert call(server.url, "GET", "/v2/shop/queues/in/groups/copy")["position"] <= 201
     run(tmp_path / "new")

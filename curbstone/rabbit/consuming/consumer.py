@@ -311,7 +311,7 @@ class Consumer:
         unsettled = self.unsettled
         claimed = [unsettled[seq] for seq in seqs if seq in unsettled]
         if len(claimed) < len(seqs) or len(set(seqs)) < len(seqs):
-            raise StaleDelivery("a delivery is not unsettled on this consumer, or is named twice")
+            raise StaleDelivery("a message is not unsettled here, or named twice")
         for seq in seqs:
             del unsettled[seq]
         return claimed

@@ -50,7 +50,7 @@ logger = logging.getLogger("curbstone.gateway")
 
 
 class AttachRequest(NamedTuple):
-    """What a follower says when it attaches."""
+    """The request of a follower to attach."""
 
     name: str = "a follower"
     life: int = 0
@@ -67,9 +67,9 @@ class AttachRequest(NamedTuple):
     copy: str = ""
     """Of a standby: the id of its copy."""
     key: str = ""
-    """Of a standby: under which it acknowledges."""
+    """Of a standby: the key in its acknowledgements."""
     digests: Mapping[str, bytes] = {}
-    """The digests of what it has, by path."""
+    """The digests of its files, by path."""
 
 
 class Ack(NamedTuple):
@@ -91,7 +91,7 @@ class Follower(Protocol):
 
     @property
     def is_nonblocking(self) -> bool:
-        """Whether `read` does not block for long now."""
+        """Whether `read` would not block for long now."""
 
     def read(self) -> bytes:
         """Return the next data, or b"" if none is available now. Blocks. Raise OSError if it can't continue."""
@@ -130,7 +130,7 @@ class Source(Protocol):
         """The position after the last change."""
 
     def attach(self, request: AttachRequest, wake: Callable[[], None]) -> Follower:
-        """Attach one that follows. Blocks. Raise Conflict or Unavailable.
+        """Attach a follower. Blocks. Raise Conflict or Unavailable.
 
         `wake` is called on any thread when more can be read.
         """
@@ -173,7 +173,7 @@ class Standby:
         """`allows_plaintext`: whether other machines may follow without TLS."""
         self._connections = authenticator.connections
         self._source = source
-        self._may_be_plain = allows_plaintext
+        self._allows_plaintext = allows_plaintext
         self._replies: set[StreamReply] = set()
 
     async def get(self, request: Request) -> Response:
@@ -218,8 +218,8 @@ class Standby:
         access = access_of(request)
         access.check_server(Right.REPLICATE)
         peer = request.scope["peer"]
-        if not (peer.tls or self._may_be_plain or is_loopback(peer.host)):
-            raise Problem(403, "the stream has every message and the hashes of all tokens: follow over TLS, https://")
+        if not (peer.tls or self._allows_plaintext or is_loopback(peer.host)):
+            raise Problem(403, "the stream has every message and all token hashes; follow over TLS (https://)")
         fields = await read_object(request, request.receive, DIGESTS_BYTES_MAX, "a follower", _ATTACH_FIELDS)
         attach_request = _attach_request(fields)
         self._connections.check(access)
