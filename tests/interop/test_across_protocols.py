@@ -18,6 +18,8 @@ from tests.kit.server import ServerProcess
 from tests.mqks.world import Peer as MqksPeer
 from tests.stomp.client import Peer as StompPeer
 
+pytestmark = pytest.mark.anyio
+
 CONFIRMED = 60
 
 
@@ -99,32 +101,29 @@ def test_an_event_fans_out_to_queues_that_each_protocol_drains(
     assert 'curbstone_protocol_messages_delivered_total{protocol="mq"} 1.0' in figures
 
 
-def test_a_topic_of_stomp_is_an_event_of_mqks(server: ServerProcess) -> None:
-    async def main() -> None:
-        mqks = await MqksPeer.open(server.mqks)
-        await mqks.confirm("c consume --confirm q prices --manual-ack")
-        stomp = await StompPeer.open(server.stomp)
-        await stomp.connect()
-        await stomp.send(b"SUBSCRIBE\nid:0\ndestination:/topic/prices\nreceipt:s\n\n\0")
-        assert (await stomp.frame()).headers["receipt-id"] == "s"
+async def test_a_topic_of_stomp_is_an_event_of_mqks(server: ServerProcess) -> None:
+    mqks = await MqksPeer.open(server.mqks)
+    await mqks.confirm("c consume --confirm q prices --manual-ack")
+    stomp = await StompPeer.open(server.stomp)
+    await stomp.connect()
+    await stomp.send(b"SUBSCRIBE\nid:0\ndestination:/topic/prices\nreceipt:s\n\n\0")
+    assert (await stomp.frame()).headers["receipt-id"] == "s"
 
-        await stomp.send(b"SEND\ndestination:/topic/prices\nk:v\n\ntwo\nlines\0")
-        assert (await stomp.frame()).body == b"two\nlines"
-        line = await mqks.line()
-        consumer, ok, msg_id, properties, data = line.split(" ", 4)
-        assert (consumer, ok, properties, data) == ("c", "ok", "event=q", r"two\nlines")
-        (peeked,) = httpx.get(f"{server.url}/v2/default/queues/q/messages", trust_env=False).json()["messages"]
-        assert peeked["id"] == msg_id, "over MQKS it has the id it has elsewhere"
-        await mqks.confirm(f"a ack --confirm c {msg_id}")
+    await stomp.send(b"SEND\ndestination:/topic/prices\nk:v\n\ntwo\nlines\0")
+    assert (await stomp.frame()).body == b"two\nlines"
+    line = await mqks.line()
+    consumer, ok, msg_id, properties, data = line.split(" ", 4)
+    assert (consumer, ok, properties, data) == ("c", "ok", "event=q", r"two\nlines")
+    (peeked,) = httpx.get(f"{server.url}/v2/default/queues/q/messages", trust_env=False).json()["messages"]
+    assert peeked["id"] == msg_id, "over MQKS it has the id it has elsewhere"
+    await mqks.confirm(f"a ack --confirm c {msg_id}")
 
-        mqks.send("m publish prices 7")
-        assert await mqks.line() == "c ok m event=prices 7"
-        message = await stomp.frame()
-        assert (message.body, message.headers["mqks-event"]) == (b"7", "prices")
-        await stomp.close()
-        await mqks.close()
-
-    asyncio.run(main())
+    mqks.send("m publish prices 7")
+    assert await mqks.line() == "c ok m event=prices 7"
+    message = await stomp.frame()
+    assert (message.body, message.headers["mqks-event"]) == (b"7", "prices")
+    await stomp.close()
+    await mqks.close()
 
 
 def test_the_counters_of_all_protocols_agree(server: ServerProcess, http: httpx.Client) -> None:

@@ -152,23 +152,20 @@ async def test_c17_a_peer_that_vanished_is_found_by_keepalive(world: World) -> N
     assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), "or small replies take 40 ms"
 
 
-def test_stop_notifies_the_clients(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            idle, busy = await world.peer(), await world.peer()
-            busy.writer.write(b"SEND\ndestination:/queue/a\nreceipt:r\n\n1\0")
-            await wait_until(lambda: bool(world.broker.queues()))
-            stopping = asyncio.ensure_future(world.server.stop())
-            (error,) = await idle.read_all()
-            assert error.headers["message"] == "the server is shutting down"
-            assert [frame.command for frame in await busy.read_all()] == ["RECEIPT", "ERROR"]
-            for peer in (idle, busy):
-                peer.writer.close()
-            await asyncio.wait_for(stopping, WAIT_S)
-            with pytest.raises(OSError):
-                await asyncio.open_connection(*world.address)
-
-    asyncio.run(main())
+async def test_stop_notifies_the_clients(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        idle, busy = await world.peer(), await world.peer()
+        busy.writer.write(b"SEND\ndestination:/queue/a\nreceipt:r\n\n1\0")
+        await wait_until(lambda: bool(world.broker.queues()))
+        stopping = asyncio.ensure_future(world.server.stop())
+        (error,) = await idle.read_all()
+        assert error.headers["message"] == "the server is shutting down"
+        assert [frame.command for frame in await busy.read_all()] == ["RECEIPT", "ERROR"]
+        for peer in (idle, busy):
+            peer.writer.close()
+        await asyncio.wait_for(stopping, WAIT_S)
+        with pytest.raises(OSError):
+            await asyncio.open_connection(*world.address)
 
 
 async def test_reset_connection_requeues_its_deliveries(world: World) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,12 +19,20 @@ from tests.stomp.client import Peer
 from tests.stomp.harness import SUB, Client, Refuse, send
 from tests.stomp.serving import World
 
+pytestmark = pytest.mark.anyio
+
 LIMITS = Limits(private_cap_min=800_000, body_bytes_max=100_000)
 NEWS = b"SEND\ndestination:/topic/news\nreceipt:%d\n\n%b\0"
 
 
-def run(path: Path, test: Callable[[World], Awaitable[None]]) -> None:
-    serving.run(path, test, options=QueueOptions(cap=64 * 1024), limits=LIMITS)
+@pytest.fixture
+def limits() -> Limits:
+    return LIMITS
+
+
+@pytest.fixture
+def options() -> QueueOptions:
+    return QueueOptions(cap=64 * 1024)
 
 
 async def subscribed(world: World, ack: bytes, destination: bytes = b"/topic/news") -> Peer:
@@ -36,84 +43,68 @@ async def subscribed(world: World, ack: bytes, destination: bytes = b"/topic/new
 
 
 @pytest.mark.parametrize("ack", [b"auto", b"client"])
-def test_a_stuck_subscriber_of_a_topic_is_closed_and_the_publishers_continue(tmp_path: Path, ack: bytes) -> None:
-    async def test(world: World) -> None:
-        # One never reads (auto), or never acks (client); the others take everything.
-        stuck, quick = await subscribed(world, ack), await subscribed(world, b"auto")
-        publisher = await world.peer()
-        count, body = 800, b"x" * 20_000
-        for n in range(count):
-            await publisher.send(NEWS % (n, body))
-            assert (await publisher.frame()).headers["receipt-id"] == str(n)
-            assert (await quick.frame()).body == body
-        await wait_until(lambda: len(world.broker.private_queues()) == 1)
-        # What does not fit in a full socket, its ERROR too, is cut off in the end.
-        with suppress(ConnectionError):
-            await asyncio.wait_for(stuck.reader.read(), WAIT_S)
-        await quick.send(b"DISCONNECT\nreceipt:d\n\n\0")
-        assert (await quick.frame()).headers["receipt-id"] == "d"
-
-    run(tmp_path, test)
+async def test_a_stuck_subscriber_of_a_topic_is_closed_and_the_publishers_continue(world: World, ack: bytes) -> None:
+    # One never reads (auto), or never acks (client); the others take everything.
+    stuck, quick = await subscribed(world, ack), await subscribed(world, b"auto")
+    publisher = await world.peer()
+    count, body = 800, b"x" * 20_000
+    for n in range(count):
+        await publisher.send(NEWS % (n, body))
+        assert (await publisher.frame()).headers["receipt-id"] == str(n)
+        assert (await quick.frame()).body == body
+    await wait_until(lambda: len(world.broker.private_queues()) == 1)
+    # What does not fit in a full socket, its ERROR too, is cut off in the end.
+    with suppress(ConnectionError):
+        await asyncio.wait_for(stuck.reader.read(), WAIT_S)
+    await quick.send(b"DISCONNECT\nreceipt:d\n\n\0")
+    assert (await quick.frame()).headers["receipt-id"] == "d"
 
 
-def test_reason_for_closing_a_slow_subscriber_is_reported(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        stuck = await subscribed(world, b"client")
-        publisher = await world.peer()
-        for n in range(2000):
-            await publisher.send(NEWS % (n, b"x" * 500))
-            assert (await publisher.frame()).headers["receipt-id"] == str(n)
-        error = (await stuck.read_all())[-1]
-        assert error.command == "ERROR"
-        assert "too slow" in error.headers["message"]
-
-    run(tmp_path, test)
+async def test_reason_for_closing_a_slow_subscriber_is_reported(world: World) -> None:
+    stuck = await subscribed(world, b"client")
+    publisher = await world.peer()
+    for n in range(2000):
+        await publisher.send(NEWS % (n, b"x" * 500))
+        assert (await publisher.frame()).headers["receipt-id"] == str(n)
+    error = (await stuck.read_all())[-1]
+    assert error.command == "ERROR"
+    assert "too slow" in error.headers["message"]
 
 
-def test_burst_that_fills_a_private_queue_does_not_fail_its_publisher(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        stuck = await subscribed(world, b"client")
-        publisher = await world.peer()
-        count, body = 60, b"x" * 50_000
-        publisher.writer.write(b"".join([NEWS % (n, body) for n in range(count)]))
-        got = {(await publisher.frame()).headers["receipt-id"] for _ in range(count)}
-        assert got == {str(n) for n in range(count)}
-        assert (await stuck.read_all())[-1].command == "ERROR"
-        await wait_until(lambda: not world.broker.private_queues())
-
-    run(tmp_path, test)
+async def test_burst_that_fills_a_private_queue_does_not_fail_its_publisher(world: World) -> None:
+    stuck = await subscribed(world, b"client")
+    publisher = await world.peer()
+    count, body = 60, b"x" * 50_000
+    publisher.writer.write(b"".join([NEWS % (n, body) for n in range(count)]))
+    got = {(await publisher.frame()).headers["receipt-id"] for _ in range(count)}
+    assert got == {str(n) for n in range(count)}
+    assert (await stuck.read_all())[-1].command == "ERROR"
+    await wait_until(lambda: not world.broker.private_queues())
 
 
-def test_stuck_requester_does_not_close_the_responder(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        asker = await subscribed(world, b"client", b"/temp-queue/r")
-        (name,) = [queue.name for queue in world.broker.private_queues()]
-        server = await world.peer()
-        count, body = 60, b"x" * 50_000
-        reply = b"SEND\ndestination:%b\nreceipt:%d\n\n%b\0"
-        server.writer.write(b"".join([reply % (reply_address(name).encode(), n, body) for n in range(count)]))
-        got = {(await server.frame()).headers["receipt-id"] for _ in range(count)}
-        assert got == {str(n) for n in range(count)}
-        assert "too slow" in (await asker.read_all())[-1].headers["message"]
-
-    run(tmp_path, test)
+async def test_stuck_requester_does_not_close_the_responder(world: World) -> None:
+    asker = await subscribed(world, b"client", b"/temp-queue/r")
+    (name,) = [queue.name for queue in world.broker.private_queues()]
+    server = await world.peer()
+    count, body = 60, b"x" * 50_000
+    reply = b"SEND\ndestination:%b\nreceipt:%d\n\n%b\0"
+    server.writer.write(b"".join([reply % (reply_address(name).encode(), n, body) for n in range(count)]))
+    got = {(await server.frame()).headers["receipt-id"] for _ in range(count)}
+    assert got == {str(n) for n in range(count)}
+    assert "too slow" in (await asker.read_all())[-1].headers["message"]
 
 
-def test_a_subscriber_with_room_is_never_too_slow(tmp_path: Path) -> None:
+async def test_a_subscriber_with_room_is_never_too_slow(world: World) -> None:
     """One old unsettled message keeps segments alive; that alone is no reason."""
-
-    async def test(world: World) -> None:
-        careful = await subscribed(world, b"client-individual")
-        publisher = await world.peer()
-        for n in range(200):
-            await publisher.send(NEWS % (n, b"x" * 5000))
-            assert (await publisher.frame()).headers["receipt-id"] == str(n)
-            message = await careful.frame()
-            assert message.command == "MESSAGE"
-            if n:
-                await careful.send(b"ACK\nid:%b\n\n\0" % message.headers["ack"].encode())
-
-    run(tmp_path, test)
+    careful = await subscribed(world, b"client-individual")
+    publisher = await world.peer()
+    for n in range(200):
+        await publisher.send(NEWS % (n, b"x" * 5000))
+        assert (await publisher.frame()).headers["receipt-id"] == str(n)
+        message = await careful.frame()
+        assert message.command == "MESSAGE"
+        if n:
+            await careful.send(b"ACK\nid:%b\n\n\0" % message.headers["ack"].encode())
 
 
 @pytest.mark.parametrize(
@@ -193,21 +184,17 @@ def test_large_messages_pass_a_topic_without_closing_subscribers(tmp_path: Path)
     asyncio.run(main())
 
 
-def test_send_creates_the_own_temporary_queue(tmp_path: Path) -> None:
+async def test_send_creates_the_own_temporary_queue(world: World) -> None:
     """In either case with the cap of a private queue, and gone with its client."""
-
-    async def test(world: World) -> None:
-        peer = await world.peer()
-        await peer.send(b"SEND\ndestination:/temp-queue/r\nreceipt:1\n\nnote\0")
-        assert (await peer.frame()).headers["receipt-id"] == "1"
-        (queue,) = world.broker.private_queues()
-        assert queue.options.cap == LIMITS.private_cap
-        await peer.send(b"SUBSCRIBE\nid:0\ndestination:/temp-queue/r\n\n\0")
-        assert (await peer.frame()).body == b"note"
-        await peer.close()
-        await wait_until(lambda: not world.broker.private_queues())
-
-    run(tmp_path, test)
+    peer = await world.peer()
+    await peer.send(b"SEND\ndestination:/temp-queue/r\nreceipt:1\n\nnote\0")
+    assert (await peer.frame()).headers["receipt-id"] == "1"
+    (queue,) = world.broker.private_queues()
+    assert queue.options.cap == LIMITS.private_cap
+    await peer.send(b"SUBSCRIBE\nid:0\ndestination:/temp-queue/r\n\n\0")
+    assert (await peer.frame()).body == b"note"
+    await peer.close()
+    await wait_until(lambda: not world.broker.private_queues())
 
 
 def test_internal_marker_is_not_delivered_as_a_header() -> None:
