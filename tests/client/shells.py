@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from types import TracebackType
 from typing import Any, Protocol
 
 import curbstone_client as aio
@@ -38,9 +37,7 @@ class Shell(Protocol):
     def work(self, queue: str, handler: Callable[[Any], Any], **options: Any) -> Callable[[], None]: ...
     def close(self) -> None: ...
     def __enter__(self) -> Shell: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_error: object) -> None: ...
 
 
 class Threads:
@@ -127,9 +124,7 @@ class Threads:
     def __enter__(self) -> Threads:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 
@@ -255,9 +250,7 @@ class Asyncio:
     def __enter__(self) -> Asyncio:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 

@@ -13,7 +13,6 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 
 import psycopg
 import pytest
@@ -96,9 +95,7 @@ class Postgres:
     def __enter__(self) -> Postgres:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         print(f"--- log of PostgreSQL\n{self.log}")  # pytest shows it when the test failed
         self.end()
 

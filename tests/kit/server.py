@@ -10,7 +10,6 @@ import threading
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from tests.kit.processes import COMMAND, SETTINGS, Process, start
@@ -93,9 +92,7 @@ class ServerProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         if self.process.poll() is None:
             code = self.stop()
         else:  # the test ended it, and knows how

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from types import TracebackType
 
 from tests.kit.engine import WAIT_S
 from tests.stomp.harness import Received, read_frames
@@ -35,9 +34,7 @@ class Raw:
     def __enter__(self) -> Raw:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.socket.close()
 
     def send(self, *frames: str | bytes) -> None:
