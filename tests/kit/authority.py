@@ -58,7 +58,7 @@ class Authority:
         return pair
 
     def client(self, pair: Pair | None = None) -> ssl.SSLContext:
-        """Return what a client uses that believes this authority, and shows its own certificate if it has one."""
+        """Return the context of a client that trusts this authority, with a certificate of its own if given."""
         context = ssl.create_default_context(cafile=str(self.file))
         if pair is not None:
             context.load_cert_chain(*pair)
@@ -72,7 +72,7 @@ class Authority:
 
 
 def trust_flag(certificate: Path) -> str:
-    """Return the flag of a Chromium that is to believe this one certificate: it knows no authority of a test's."""
+    """Return the flag that makes Chromium trust this certificate: it does not know the authority of a test."""
     key = x509.load_pem_x509_certificate(certificate.read_bytes()).public_key()
     known = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     digest = base64.b64encode(hashlib.sha256(known).digest()).decode()

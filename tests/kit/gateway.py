@@ -47,7 +47,7 @@ class Running:
         )
 
     async def raw(self, request: bytes) -> bytes:
-        """Send bytes, and return all that returns until the server closes."""
+        """Send bytes, and return the response up to the close by the server."""
         reader, writer = await asyncio.open_connection(*self.address)
         writer.write(request)
         reply = await reader.read()
@@ -57,7 +57,7 @@ class Running:
     async def raw_socket(
         self, query: str, protocol: str = "consume"
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open a WebSocket by hand; what the reader gives next is its first frame."""
+        """Open a WebSocket without a client library; the reader is at the first frame."""
         reader, writer = await asyncio.open_connection(*self.address)
         lines = [f"GET {MESSAGES}{query} HTTP/1.1", "Host: localhost", "Connection: Upgrade", "Upgrade: websocket"]
         lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="]

@@ -1,4 +1,4 @@
-"""A real server with users, and a client of each protocol that tells how it was answered."""
+"""A real server with users, and a client of each protocol that returns the answers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class GuardedServer:
         self.http = httpx.Client(base_url=server.url, trust_env=False, timeout=60)
 
     def call(self, user: str, method: str, path: str, **options: object) -> httpx.Response:
-        """Call over HTTP; nobody is ""."""
+        """Call over HTTP; the user "" sends no login."""
         headers = dict(options.pop("headers", None) or {})  # type: ignore[call-overload]
         if user:
             headers["authorization"] = f"Bearer {self.secrets[user]}"
         return self.http.request(method, path, headers=headers, **options)  # type: ignore[arg-type]
 
     def stomp(self, user: str, *frames: str) -> list[str]:
-        """Send frames behind a login; return the commands of what returns, and the text of an ERROR."""
+        """Send frames after a login; return the commands of the answers, with the text of an ERROR."""
         login = f"login:{user}\npasscode:{self.secrets[user]}\n" if user else ""
         with RawConnection(self.server.stomp) as line:
             line.send(f"CONNECT\naccept-version:1.2\nhost:x\n{login}\n\0")
@@ -50,7 +50,7 @@ class GuardedServer:
                 for command, _, rest in found]  # fmt: skip
 
     def mqks(self, user: str, *lines: str) -> list[str]:
-        """Send lines behind a login; return what returns."""
+        """Send lines after a login; return the answers."""
         with RawConnection(self.server.mqks) as line:
             if user:
                 line.send(f"login auth {self.secrets[user]}\n")
@@ -76,7 +76,7 @@ class GuardedServer:
 
 
 class RawConnection:
-    """A plain connection."""
+    """A TCP connection without a protocol."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address, timeout=60)
@@ -91,10 +91,10 @@ class RawConnection:
         try:
             self.socket.sendall(text.encode())
         except OSError:
-            return  # it was closed; what it said is still to be read
+            return  # it was closed; its last output can still be read
 
     def read_all(self) -> bytes:
-        """Return all that comes until the server closes."""
+        """Return the bytes up to the close by the server."""
         data = b""
         while True:
             try:
@@ -106,7 +106,7 @@ class RawConnection:
             data += piece
 
     def read_until(self, mark: bytes) -> bytes:
-        """Return what comes, up to a mark."""
+        """Return the bytes up to a mark."""
         data = b""
         while mark not in data:
             piece = self.socket.recv(65536)

@@ -88,18 +88,18 @@ class Lab:
         assert ended == [True] and not self.host.work()
 
     def settle(self) -> None:
-        """Let everything happen that needs no time; the cap is kept all the while."""
+        """Run everything that needs no time, and check the cap."""
         self.host.settle()
         self.see_faults()
         assert not self.disk.over_cap, self.disk.over_cap[0]
 
     def see_faults(self) -> None:
-        """Raise what nobody expected, unless a test does: the engine itself only logs it."""
+        """Raise a fault that the test does not expect: the engine only logs it."""
         if self.broker.alarms.faults and not self.expects_faults:
             raise self.broker.alarms.faults[0]
 
     def pass_time(self, ms: int) -> None:
-        """Let time pass, and all that is due happen in its order."""
+        """Advance the clock, and run timers in order."""
         end = self.host.now_ms() + ms
         self.settle()
         while self.host.timers and self.host.timers[0][0] <= end:
@@ -129,7 +129,7 @@ class Lab:
         return self.broker.get(queue_name(name))
 
     def extend(self, queue: LocalQueue, tokens: list[str], duration_ms: int) -> list[str]:
-        """Let leases end later, or sooner; return the stale ones."""
+        """Change the end of leases; return the stale ones."""
         stale: list[str]
         _, stale = self.answer(lambda done: queue.extend(tokens, duration_ms, done))
         return stale
@@ -188,7 +188,7 @@ class Lab:
         return list(leases)
 
     def pop(self, queue: LocalQueue, group: str = "") -> bytes | None:
-        """Return the body of the first ready message, settled, or None."""
+        """Pop the first ready message; return its body, or None."""
         (given,) = self.answer(lambda done: queue.pop(done, group=group))
         if isinstance(given, CurbstoneError):
             raise given

@@ -42,7 +42,7 @@ def missing() -> str:
 
 
 def free_port() -> int:
-    """Return a port of the loopback that nobody listens on."""
+    """Return a free port of the loopback."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -240,7 +240,7 @@ needs_rabbitmq = pytest.mark.skipif(
 def shared_node(root: Path) -> Iterator[str]:
     """Start one node for all processes that run tests, or use the one that another of them has started.
 
-    Whoever started it waits at its own end until nobody uses it any more. Yields what `--engine` takes.
+    The process that started it waits at its end until it is unused. Yields the value of `--engine`.
     """
     book = root / "rabbitmq.json"
     nodes: Nodes | None = None

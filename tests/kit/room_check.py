@@ -1,4 +1,4 @@
-"""Counts again, from what there is, what a queue's ledger of room has kept up step by step."""
+"""Recomputes the account of the room in a queue's log, and compares it with the one kept incrementally."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from curbstone.core.engine.log.room import RETRY_BYTES
 
 
 def check_room(queue: LocalQueue) -> None:
-    """Raise AssertionError where the ledger is wrong."""
+    """Raise AssertionError where the account is wrong."""
     room, log = queue.log.room, queue.log
     groups = queue.index.groups.values()
     unlogged = pending = 0

@@ -21,12 +21,12 @@ LISTENERS = ("stomp", "http", "mqks")
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    """Return the environment without the settings of whoever runs the tests, and with `more`."""
+    """Return the environment without settings of Curbstone, and with `more`."""
     return {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)} | more
 
 
 class NotReady(AssertionError):
-    """The process ended before its ready line; `code` is its exit code, `log` what it said on stderr."""
+    """The process ended before its ready line; `code` is its exit code, `log` its stderr."""
 
     def __init__(self, code: int, log: str) -> None:
         super().__init__(f"the server ended with code {code} before it was ready:\n{log}")
@@ -37,7 +37,7 @@ class NotReady(AssertionError):
 class ServerProcess:
     """`curbstone serve` with its data in `data_dir`; running and listening when the constructor returns.
 
-    `args` are added to the command line; a listener they say nothing of gets a free port of this machine. A context
+    `args` are added to the command line; a listener that they do not name gets a free port of this machine. A context
     manager: at the end the process is stopped if it still runs. Its stderr is in `log_file`, over all restarts.
     """
 

@@ -92,7 +92,7 @@ class SimWrite(DurableWrite):
     __slots__ = ("_file",)
 
     def __init__(self, file: SimFile, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        super().__init__(-1, offset, buffers, lambda *_: None)  # nobody calls `end`: the file knows
+        super().__init__(-1, offset, buffers, lambda *_: None)  # `end` is never called: the file records the failure
         self._file = file
 
     def run(self, job: Callable[[], Any]) -> Any:
@@ -257,7 +257,7 @@ class SimDisk:
     def check_cap(self, written: Inode | None = None) -> None:
         """Note each directory that holds more than its cap, or would after a power cut, whatever that undid.
 
-        With `written`, of the directories that this file has a name in. Once a sync has failed, nobody knows what a
+        With `written`, of the directories that this file has a name in. Once a sync has failed, it is unknown what a
         power cut would leave. Directories that a start removes unread are counted as they are now.
         """
         names = [self._names] if self.hides_loss else [self._names, self._durable_names]
@@ -377,7 +377,7 @@ class SimTimer:
 
 
 class SimHost:
-    """Time that passes when told to, turns that happen when told to, jobs that run when told to."""
+    """A clock, turns and jobs that advance only when a test calls them."""
 
     def __init__(self, rng: Random, wall_ms: int) -> None:
         self.rng = rng
@@ -387,7 +387,7 @@ class SimHost:
         self.timers: list[tuple[int, int, SimTimer]] = []
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
         self.ended: list[Callable[[], object]] = []
-        """What tells of jobs that have run."""
+        """Called with jobs that have run."""
         self._count = 0
         self.threads = 1 << 60
         """How many jobs may be under way at a time: they begin in order, and end in any."""

@@ -36,7 +36,7 @@ REQUEST_BYTES_MAX = 1 << 17
 def forked(requests: socket.socket) -> list[str]:
     """Answer requests until who sends them is gone; return in forks only, with the arguments to begin with.
 
-    A fork that ended stays as a zombie until it is asked for, so that its id is nobody else's until then.
+    A fork that ended stays as a zombie until it is asked for, so that its id is not reused until then.
     """
     while True:
         request, files, _, _ = socket.recv_fds(requests, REQUEST_BYTES_MAX, 3)
