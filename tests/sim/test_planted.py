@@ -436,15 +436,15 @@ def test_simulator_detects_a_batch_that_ends_without_its_report(
                 self._parts.tallies.drop(key)
 
     monkeypatch.setattr(BatchReports, "send", send)
-    assert finds_something(range(300), focus="batch")
+    assert finds_something(range(60, 360), focus="batch")
 
 
 def test_simulator_detects_a_report_sent_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal does not say that the batch has ended."""
     monkeypatch.setattr(two_phase, "encode_part", lambda uid, *members: encode_part(uid, *members[:3]))
-    assert finds_something(range(80), focus="batch")
+    assert finds_something(range(12, 92), focus="batch")
 
 
 def test_simulator_detects_counted_messages_of_a_failed_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tallies, "failed", Tallies.committed)
-    assert finds_something(range(60), faults=True, focus="batch")
+    assert finds_something(range(9, 69), faults=True, focus="batch")

@@ -98,7 +98,7 @@ def test_server_simulator_detects_a_transaction_without_its_acks(monkeypatch: py
         self._settle(transaction, subscription, seqs)
 
     monkeypatch.setattr(Transactions, "ack", ack)
-    assert finds_something(range(20))
+    assert finds_something(range(13, 33))
 
 
 def test_server_simulator_detects_an_answer_before_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
