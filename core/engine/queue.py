@@ -107,8 +107,6 @@ class Queue:
         self.stats: Stats = state.stats
         self.damaged = state.damaged
         self.refusal = state.refusal
-        self.message_id = state.message_id
-        self.watch = wakeups.watch
         self._is_resting = False
         self._when_idle: tuple[Callable[[], None], ...] = ()
         """To be called when the queue has ended and no job is under way any more."""
@@ -119,21 +117,20 @@ class Queue:
         self.meta_writer = MetaWriter(parts)
         self.cleaner = Cleaner(parts)
         self.acks = Acks(parts)
-        self.settle_by_id = self.acks.settle_by_id
         self._mover = broker.mover_of(self)
         dead_letters = DeadLetters(parts, self.acks, self._mover)
         self.requeue = Requeue(parts, self.acks, dead_letters)
         self.dispatcher = Dispatcher(parts, self.acks, self.requeue, dead_letters)
         self.leases = Leases(self.dispatcher)
-        self.lease = self.leases.lease
-        self.settle_leases = self.leases.settle
-        self.give_back = self.leases.give_back
         self.pops = Pops(self.dispatcher)
         self._timers = Timers(parts, dead_letters, self.leases)
         self.batch_reports: BatchReports | None = None
         """None before the first batch of messages is complete."""
         self.writer = Writer(parts, self.cleaner, self.dispatcher, self.pops, self._end_batches, self.turn)
-        self.space = self.writer.space
+        # The calls of `core.port.Queue` that one part answers alone are methods of that part.
+        self.message_id, self.watch = state.message_id, wakeups.watch
+        self.lease, self.settle_leases, self.give_back = self.leases.lease, self.leases.settle, self.leases.give_back
+        self.settle_by_id, self.space = self.acks.settle_by_id, self.writer.space
         self._auto_delete: AutoDelete | None = None
         self._watch_use()
 
