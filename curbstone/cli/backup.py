@@ -14,9 +14,9 @@ import typer
 
 from curbstone.cli.client import Client, queue_of
 from curbstone.cli.options import Json
-from curbstone.cli.output import console, counted, note, print_json, size, table
+from curbstone.cli.output import console, counted, note, print_json, progress, size, table
+from curbstone.cli.times import seconds_of
 from curbstone.core.disk import sync_path
-from curbstone.core.options import SECONDS_MAX
 from curbstone.exit_codes import DAMAGED, NO_QUEUE, WRONG, CommandFailed
 
 if TYPE_CHECKING:
@@ -99,9 +99,9 @@ def backup(
 def _follow(target: str, keep: str, base_every: str, every: str) -> None:
     from curbstone.cli.follow import follow
 
-    keep_s, base_every_s = _seconds(keep, "--keep"), _seconds(base_every, "--base-every")
+    keep_s, base_every_s = seconds_of(keep, "--keep"), seconds_of(base_every, "--base-every")
     with _errors_reported():
-        follow(target, keep_s=keep_s, base_every_s=base_every_s, every_s=_seconds(every, "--every"))
+        follow(target, keep_s=keep_s, base_every_s=base_every_s, every_s=seconds_of(every, "--every"))
 
 
 def restore(
@@ -124,6 +124,13 @@ def restore(
     shows: Annotated[
         bool, typer.Option("--list", help="Of a backup made with --follow: show what can be restored, and do nothing")
     ] = False,
+    verifies: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Of a backup made with --follow: check all that is needed for the moment, and restore nothing",
+        ),
+    ] = False,
     queue: Annotated[
         str,
         typer.Option("--queue", metavar="QUEUE", help="Restore only this queue into DIR, which may have other queues"),
@@ -145,6 +152,9 @@ def restore(
         if shows:
             _show_history(source, as_json)
             return
+        if verifies:
+            _verify(source, at, as_json)
+            return
         if data is None:
             raise CommandFailed("no DIR, the data directory to make", WRONG)
         unpack = _unpacking(source, at)
@@ -161,17 +171,34 @@ def restore(
 def _unpacking(source: str, at: str) -> Unpack:
     """Return what unpacks a backup, or one moment of a history. Raise CommandFailed."""
     from curbstone.backup.receive import unpacked
-    from curbstone.standby.history import INDEX
-    from curbstone.standby.history_urls import is_url
 
-    if not is_url(source) and not (Path(source) / INDEX).is_file():
+    if not _is_history(source):
         if at:
             raise CommandFailed(f"--at needs a backup made with --follow, and {source} is none", WRONG)
         return lambda beside: unpacked(source, beside)
     from curbstone.standby.restoring import unpacked_at
 
     history, at_ms = _history(source), _moment(at) if at else None
-    return lambda beside: unpacked_at(history, at_ms, beside)
+    return lambda beside: unpacked_at(history, at_ms, beside, progress)
+
+
+def _verify(source: str, at: str, as_json: bool) -> None:
+    from curbstone.standby.restoring import verify
+
+    if not _is_history(source):
+        raise CommandFailed(f"--verify needs a backup made with --follow, and {source} is none", WRONG)
+    found = verify(_history(source), _moment(at) if at else None, progress)
+    if as_json:
+        print_json({"at": found.at, "changes": found.changes})
+    else:
+        print(f"{source} is undamaged up to {found.at}: {counted(found.changes, 'change')}")
+
+
+def _is_history(source: str) -> bool:
+    from curbstone.standby.history import INDEX
+    from curbstone.standby.history_urls import is_url
+
+    return is_url(source) or (Path(source) / INDEX).is_file()
 
 
 def _history(source: str) -> PartStore:
@@ -209,14 +236,6 @@ def _show_history(source: str, as_json: bool) -> None:
         return
     lines = [(shown(each.from_ms), shown(each.to_ms), each.bases, size(each.size)) for each in found]
     console().print(table(("from", "to", "copies", "takes"), lines))
-
-
-def _seconds(text: str, option: str) -> int:
-    """Return a time in seconds. Raise CommandFailed."""
-    number, unit = text[:-1], {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:])
-    if unit is None or not number.isascii() or not number.isdigit() or not 0 < int(number) * unit <= SECONDS_MAX:
-        raise CommandFailed(f"{option}: bad time {text!r}: expected a number with s, m, h or d, as 90m", WRONG)
-    return int(number) * unit
 
 
 def _print_summary(index: Mapping[str, object], where: str, target: str | Path, as_json: bool) -> None:

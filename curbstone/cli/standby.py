@@ -12,6 +12,7 @@ from curbstone.cli.client import Client
 from curbstone.cli.connection import CaFileOption, CertFileOption, TokenFileOption, connect
 from curbstone.cli.parameters import add_parameters
 from curbstone.cli.serve import parameters, run_server, was_given
+from curbstone.cli.times import seconds_of
 
 if TYPE_CHECKING:
     from curbstone.net.address import Address
@@ -36,11 +37,21 @@ Discard = Annotated[
         "--discard", help="Overwrite what DIR has of a former server. Else it is moved to DIR.kept-TERM beside it"
     ),
 ]
+VerifyEvery = Annotated[
+    str,
+    typer.Option(
+        "--verify-every",
+        metavar="TIME",
+        help="How often the copy is compared with the server, by digests and slowly, and what differs is copied again;"
+        " or never",
+    ),
+]
 
 
 def standby(
     of: Of,
     discard: Discard = False,
+    verify_every: VerifyEvery = "24h",
     status_addr: StatusAddr = None,
     token_file: TokenFileOption = "",
     ca_file: CaFileOption = "",
@@ -52,7 +63,7 @@ def standby(
     DIR of --data gets a copy of everything, and then each change as the server makes it. `curbstone promote DIR` makes
     it the server: this process then serves, with the options of `curbstone serve` that are given here. A directory that
     was promoted before is served again, unless the server at URL was promoted after it; then it follows that one. With
-    --lease it promotes itself when the server fails.
+    --lease it promotes itself when the server fails. TIME is a number with s, m, h or d.
 
     Until then it serves only its own status, and answers all other requests with 503. It logs as `curbstone serve`
     does, and ends at SIGTERM or Ctrl-C.
@@ -67,6 +78,7 @@ def standby(
     options = {"server": of, "token_file": token_file, "ca_file": ca_file, "cert_file": cert_file}
     connect({name: value for name, value in options.items() if value})
     addresses = _status_addresses(status_addr, settings)
+    verify_every_s = None if verify_every == "never" else seconds_of(verify_every, "--verify-every")
     logs.begin(settings.log_level, settings.log_format)
     lease = None
     if settings.lease:
@@ -74,7 +86,7 @@ def standby(
 
         lease = LeaseWatch(settings)
     if not is_to_serve(settings.data, lease):
-        process = StandbyProcess(settings.data, discards=discard, lease=lease)
+        process = StandbyProcess(settings.data, discards=discard, lease=lease, verify_every_s=verify_every_s)
         try:
             status = StandbyStatus(of, process.figures, str(settings.sync), settings.max_ttl)
             with StandbyListener(settings, addresses, status):

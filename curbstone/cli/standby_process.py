@@ -1,25 +1,28 @@
 """The process of `curbstone standby`: it keeps a copy of a server until it is promoted or ended.
 
 Three threads: one receives and applies, one acknowledges, and one looks for what `curbstone promote` asks. That is a
-file in the data directory, so only users who may write there can promote. With a lease a fourth one looks at it.
+file in the data directory, so only users who may write there can promote. Two more look at the lease, if there is one,
+and compare the copy with the server now and then.
 `figures` may be called on any other thread.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
-import secrets
 import shutil
 import socket
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curbstone.backup.receive import private_files
 from curbstone.cli.client import Client, Refused
+from curbstone.cli.copy_verifier import CopyVerifier
 from curbstone.cli.follow import FINAL, SILENT_S
 from curbstone.cli.output import size
 from curbstone.core.disk import OsDisk, sync_path
@@ -28,7 +31,7 @@ from curbstone.exit_codes import WRONG, CommandFailed
 from curbstone.gateway.resources.server.standby_status import StandbyFigures
 from curbstone.http_client import Backoff
 from curbstone.standby.applying import DiskFull, SyncFailed
-from curbstone.standby.clock import now_ms
+from curbstone.standby.clock import boot_id, now_ms
 from curbstone.standby.frames import BadFrame
 from curbstone.standby.lag import Lag
 from curbstone.standby.restoring import FILES_MAX
@@ -63,13 +66,17 @@ class _DiskFailed(Exception):
 class StandbyProcess:
     """See the module's docstring."""
 
-    def __init__(self, data: Path, *, discards: bool, lease: LeaseWatch | None = None) -> None:
+    def __init__(
+        self, data: Path, *, discards: bool, lease: LeaseWatch | None = None, verify_every_s: int | None = None
+    ) -> None:
         """`discards`: whether what only a former server has may be overwritten, and need not be kept.
 
-        `lease` is what the copy needs to become a server, if there is one.
+        `lease` is what the copy needs to become a server, if there is one. With `verify_every_s` the copy is compared
+        with the server so often.
         """
         self._data = data
         self._lease = lease
+        self._verify_every_s = verify_every_s
         self._discards = discards
         self._threads = SyncThreads(self._synced)
         self._client: Client | None = None
@@ -88,6 +95,7 @@ class StandbyProcess:
         """Why it can't apply what it receives; "" if it can."""
         self._disk = OsDisk(data, FILES_MAX)
         self._copy = self._opened()
+        self._verifier = CopyVerifier(data, lambda: self._copy)
 
     def _opened(self) -> SecondCopy:
         return SecondCopy(self._disk, boot_id(), self._threads, now_ms)
@@ -114,11 +122,15 @@ class StandbyProcess:
             disk_free_bytes=shutil.disk_usage(self._data).free,
             trouble=self._trouble,
             syncs=self._disk.sync_times.took_us,
+            verified_bytes=self._verifier.verified_bytes,
+            different_blocks=self._verifier.different_blocks,
         )
 
     def run(self) -> None:
         """Return when it was promoted. Raise CommandFailed if the server refuses for good, or KeyboardInterrupt."""
         runs = [self._acknowledge, self._look, *([self._watch] if self._lease is not None else [])]
+        if self._verify_every_s is not None:
+            runs.append(partial(self._verifier.run_every, self._verify_every_s, lambda: self._is_over))
         helpers = [threading.Thread(target=run, daemon=True) for run in runs]
         pauses = Backoff(0.2, 10)
         try:
@@ -207,15 +219,20 @@ class StandbyProcess:
     def _keep(self, term: int) -> None:
         """Move what a former server has aside: some of it may be confirmed, and on no other disk."""
         kept = self._data.with_name(f"{self._data.name}.kept-{term}")
+        if kept.exists():
+            raise CannotFollow(f"{kept} exists already; move it, or add --discard")
         self._copy.close()
         self._disk.close()
         try:
-            if kept.exists():
-                raise CommandFailed(f"{kept} exists already: move it, or add --discard")
             self._data.rename(kept)
             sync_path(kept.parent)
         except OSError as error:
-            raise CommandFailed(f"can't move {self._data} to {kept}: {error.strerror}; or add --discard") from None
+            if error.errno in (errno.EBUSY, errno.EXDEV):
+                raise CannotFollow(
+                    f"it is a mount point, so what a former server left there can't be moved to {kept}; copy that"
+                    " elsewhere, then add --discard, which overwrites it"
+                ) from None
+            raise CannotFollow(f"it can't be moved to {kept}: {error.strerror}; or add --discard") from None
         log.warning("this was a server, of term %d: what it had is kept in %s", term, kept)
         self._disk = OsDisk(self._data, FILES_MAX)
         self._copy = self._opened()
@@ -477,11 +494,3 @@ def promoted(copy: SecondCopy, possible_loss: str) -> str:
         else "nothing that was confirmed is missing"
     )
     return f"promoted to term {copy.state.term}; {what}"
-
-
-def boot_id() -> bytes:
-    """Return the name of this run of the machine; if it can't be known, one that is never the same."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_bytes().replace(b"-", b"").strip()
-    except OSError:
-        return secrets.token_hex(16).encode()

@@ -266,6 +266,17 @@ class Applier:
     def _write(self, frame: Frame) -> None:
         self._file(frame.path).write(frame.a, [frame.payload, bytes(frame.b)] if frame.b else [frame.payload])
 
+    def _write_block(self, frame: Frame) -> None:
+        """Write a block of a copy. Outside of one it replaces a block that was different from the server's."""
+        self._write(frame)
+        if not self._is_copying:
+            try:
+                self._file(frame.path).sync()
+            except OSError as error:
+                with self._lock:
+                    self._failure = self._failure or error
+                self._check_syncs()
+
     def _truncate(self, frame: Frame) -> None:
         self._file(frame.path).truncate(frame.a)
 
@@ -454,6 +465,6 @@ _APPLY: dict[Kind, Callable[[Applier, Frame], None]] = {
     Kind.COPY_BEGIN: Applier._begin_copy,
     Kind.COPY_NAME: Applier._list,
     Kind.COPY_LISTED: Applier._end_list,
-    Kind.COPY_DATA: Applier._write,
+    Kind.COPY_DATA: Applier._write_block,
     Kind.COPY_END: Applier._end_copy,
 }

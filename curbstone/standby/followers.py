@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from curbstone.core.disk import Disk
-from curbstone.core.errors import Conflict, Gone, Unavailable
+from curbstone.core.errors import BadRequest, Conflict, Gone, Unavailable
 from curbstone.gateway.resources.server.standby import DIGEST_BYTES, Ack, AttachRequest
 from curbstone.standby.barrier import StandbyBarrier
 from curbstone.standby.copying import Copy
@@ -22,6 +22,7 @@ from curbstone.standby.frames import Attached, Kind
 from curbstone.standby.handover import Ending, Handover
 from curbstone.standby.state_files import StateFiles
 from curbstone.standby.stream import Cursor, Stream
+from curbstone.standby.verifying import Compared, compare, is_segment
 
 if TYPE_CHECKING:
     from curbstone.standby.lease_keeper import LeaseFigures, LeaseKeeper
@@ -132,6 +133,12 @@ class Follower:
         """Whether `read` has only to take what waits, and copies nothing."""
         return self._copy is None
 
+    def compare(self, path: str, first: int, had: Sequence[bytes]) -> Compared:
+        """See `verifying.compare`. Raise Conflict if it is being copied."""
+        if self._copy is not None or self.is_disconnected:
+            raise Conflict("it is being copied")
+        return compare(self._followers.stream, self._followers.disk, self._cursor, path, first, had)
+
     def figures(self) -> FollowerFigures:
         """Return what is known of it."""
         lag_bytes = self._cursor.pending_bytes
@@ -180,7 +187,7 @@ class Followers:
         self._ending = ending
         self._lease = lease
         self.cut_off = 0
-        self._disk = disk
+        self.disk = disk
         self._wall_ms = wall_ms
         self._lock = threading.Lock()
         self._followers: list[Follower] = []
@@ -258,7 +265,7 @@ class Followers:
             try:
                 if not is_resumed or request.wants_copy:
                     known = {path: _split(digests) for path, digests in request.digests.items()}
-                    copy = Copy(stream, self._disk, known, wake, cursor)
+                    copy = Copy(stream, self.disk, known, wake, cursor)
             except BaseException:
                 stream.detach(cursor)
                 raise
@@ -295,6 +302,24 @@ class Followers:
         except OSError as error:
             logger.error("it can't be noted that %s is in sync: %s", follower.name, error)
         return is_believed
+
+    def compare(self, key: str, path: str, first: int, had: Sequence[bytes]) -> Compared:
+        """See `Source`."""
+        with self._lock:
+            follower = next((each for each in self._followers if each.key and each.key == key), None)
+        if follower is None:
+            raise Conflict("it is not attached")
+        if not is_segment(path):
+            raise BadRequest(f'bad "path" {path[:80]!r}: expected that of a segment')
+        try:
+            found = follower.compare(path, first, had)
+        except OSError as error:
+            raise Unavailable(f"{path} can't be read: {error.strerror}") from error
+        if found.sent:
+            logger.warning("%s of %s differs from this server's: %d blocks are sent", path, follower.name, found.sent)
+        if found.damage:
+            logger.error("%s is damaged here, and %s has something else: %s", path, follower.name, found.damage)
+        return found
 
     def record_alone(self, is_alone: bool) -> None:
         """Note durably which copy may believe that it lacks nothing. Blocks; raise OSError."""

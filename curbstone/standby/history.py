@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from curbstone.backup.files import BackupError
 from curbstone.standby.frames import BadFrame, Decoder, Frame, Kind, encode
-from curbstone.standby.part_store import PartStore
+from curbstone.standby.part_store import PartStore, Readable
 
 FORMAT = 1
 INDEX = "history.json"
@@ -150,7 +150,7 @@ def chain_of(parts: list[Part]) -> list[Part]:
     return found[::-1]
 
 
-def frames_of(store: PartStore, part: Part) -> Iterator[Frame]:
+def frames_of(store: Readable, part: Part) -> Iterator[Frame]:
     """Yield the frames of a part: of one that is open those that are there. Raise BackupError if it is damaged."""
     decoder = Decoder(part.start)
     try:
@@ -164,7 +164,7 @@ def frames_of(store: PartStore, part: Part) -> Iterator[Frame]:
         raise BackupError(f"{part.name} is damaged: it ends at {decoder.position}")
 
 
-def _whole(store: PartStore, name: str) -> Iterator[bytes]:
+def _whole(store: Readable, name: str) -> Iterator[bytes]:
     """Yield what a part that is complete has, unpacked. Raise zlib.error."""
     unpacked = zlib.decompressobj()
     for data in store.read(name, PIECE_BYTES):
@@ -174,7 +174,7 @@ def _whole(store: PartStore, name: str) -> Iterator[bytes]:
     raise zlib.error("it ends before its end")
 
 
-def _torn(store: PartStore, name: str) -> Iterator[bytes]:
+def _torn(store: Readable, name: str) -> Iterator[bytes]:
     """Yield what a part has, unpacked, up to where it ends or is torn."""
     unpacked = zlib.decompressobj()
     for data in store.read(name, TORN_BYTES):

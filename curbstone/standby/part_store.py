@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, Self
 
 from curbstone.core.disk import Disk, file_bytes, replace_file
+
+READERS = 16
+"""How many parts of an object store are read at a time."""
+AHEAD_BYTES_MAX = 64 * 1024 * 1024
+"""What parts that are read ahead may take in memory."""
 
 
 class WrongStore(OSError):
@@ -30,7 +37,17 @@ class PartFile(Protocol):
         """Leave it as it is."""
 
 
-class PartStore(Protocol):
+class Readable(Protocol):
+    """Parts that can be read."""
+
+    def read(self, name: str, piece_bytes: int) -> Iterator[bytes]:
+        """Yield the contents, in pieces of at most so many bytes if the store `grows`. Raise OSError.
+
+        It is a FileNotFoundError if there is no part of this name.
+        """
+
+
+class PartStore(Readable, Protocol):
     """A flat place of named parts. Every method may raise OSError."""
 
     part_bytes_max: int
@@ -49,14 +66,52 @@ class PartStore(Protocol):
     def size(self, name: str) -> int:
         """Return the bytes of something that `names` has returned."""
 
-    def read(self, name: str, piece_bytes: int) -> Iterator[bytes]:
-        """Yield the contents, in pieces of at most so many bytes if it `grows`. Raise FileNotFoundError."""
-
     def begin(self, name: str) -> PartFile:
         """Begin a part; `name` is that of an incomplete one."""
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove what is there of these."""
+
+
+class ReadAhead:
+    """Reads parts of a store before they are asked for, some at a time, because each call to a store takes a while.
+
+    A context manager. `read` is called by one thread, for each name in turn.
+    """
+
+    def __init__(self, store: Readable, sizes: Mapping[str, int]) -> None:
+        """`sizes` has the names of the parts in the order in which they will be read, with their sizes."""
+        self._store = store
+        self._left = deque(sizes)
+        self._sizes = sizes
+        self._under_way: dict[str, Future[bytes]] = {}
+        self._threads = ThreadPoolExecutor(READERS, "curbstone-read")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    def read(self, name: str, _piece_bytes: int) -> Iterator[bytes]:
+        """Yield the contents. Raise OSError."""
+        self._begin()
+        yield self._under_way.pop(name).result()
+
+    def _begin(self) -> None:
+        """Begin to read as much as may be in memory, and one part in any case."""
+        held_bytes = sum(self._sizes[name] for name in self._under_way)
+        while self._left and (not self._under_way or self._may_begin(held_bytes)):
+            name = self._left.popleft()
+            held_bytes += self._sizes[name]
+            self._under_way[name] = self._threads.submit(self._contents, name)
+
+    def _may_begin(self, held_bytes: int) -> bool:
+        is_room = held_bytes + self._sizes[self._left[0]] <= AHEAD_BYTES_MAX
+        return is_room and len(self._under_way) < READERS
+
+    def _contents(self, name: str) -> bytes:
+        return b"".join(self._store.read(name, AHEAD_BYTES_MAX))
 
 
 class DirectoryParts:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from curbstone.backup.files import BackupError
 from curbstone.backup.receive import PARTIAL, Unpacked, private_files
@@ -21,9 +21,9 @@ from curbstone.core.disk import OsDisk
 from curbstone.core.engine.directories import QUEUES
 from curbstone.standby.applying import Applier
 from curbstone.standby.copying import tree
-from curbstone.standby.frames import BadFrame, Frame
+from curbstone.standby.frames import BadFrame, Frame, Kind
 from curbstone.standby.history import Part, base_of, frames_of, parts_of, time_of
-from curbstone.standby.part_store import PartStore
+from curbstone.standby.part_store import PartStore, Readable, ReadAhead
 from curbstone.standby.scope import STATE_DIR
 from curbstone.standby.state_files import StateFiles
 
@@ -39,6 +39,29 @@ class Stretch(NamedTuple):
     bases: int
     size: int
     """What it takes on disk."""
+
+
+class Base(NamedTuple):
+    """A copy of everything from which a moment is restored."""
+
+    life: int
+    start: int
+    """The position before its first frame."""
+    last_ms: int
+
+
+class Verified(NamedTuple):
+    """What could be restored."""
+
+    at: str
+    changes: int
+
+
+class Progress(Protocol):
+    """Shows the progress of long work; `cli.output.progress` is one."""
+
+    def __call__(self, text: str, total: int | None, /) -> AbstractContextManager[Callable[[int], None]]:
+        """Begin. Yield a function to be called with the number of things just done."""
 
 
 class _AtTheEnd:
@@ -67,7 +90,14 @@ def stretches(history: PartStore) -> list[Stretch]:
 
 
 @contextmanager
-def unpacked_at(history: PartStore, at_ms: int | None, beside: Path) -> Iterator[Unpacked]:
+def _not_shown(_text: str, _total: int | None) -> Iterator[Callable[[int], None]]:
+    yield lambda _count: None
+
+
+@contextmanager
+def unpacked_at(
+    history: PartStore, at_ms: int | None, beside: Path, progress: Progress = _not_shown
+) -> Iterator[Unpacked]:
     """Yield the server as it was at a moment, or at the last one there is, in a place next to `beside`.
 
     The caller may change or move it. Raise BackupError if the history has no such moment.
@@ -78,31 +108,39 @@ def unpacked_at(history: PartStore, at_ms: int | None, beside: Path) -> Iterator
         work.mkdir(parents=True)
         try:
             data = work / "data"
-            reached_ms = _restore(history, at_ms, data)
+            reached_ms = _restore(history, at_ms, data, progress)
             yield Unpacked(data, _facts(data, reached_ms))
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
 
-def _restore(history: PartStore, at_ms: int | None, data: Path) -> int:
+def verify(history: PartStore, at_ms: int | None, progress: Progress = _not_shown) -> Verified:
+    """Read everything that a moment is restored from, or the last one there is, and check it.
+
+    Raise BackupError if it is damaged, or if the history has no such moment.
+    """
+    with _reading(history, at_ms, progress) as (base, frames):
+        count, reached_ms = 0, base.last_ms
+        for frame in frames:
+            count += 1
+            reached_ms = max(reached_ms, frame.a if frame.kind is Kind.TIME else 0)
+    return Verified(shown(reached_ms), count)
+
+
+def _restore(history: PartStore, at_ms: int | None, data: Path, progress: Progress) -> int:
     """Restore to a new directory; return the last moment that it has."""
-    parts = parts_of(history)
-    found = base_of(parts, at_ms)
-    if found is None:
-        raise BackupError(f"it has no base {f'from {shown(at_ms)} or before' if at_ms is not None else 'yet'}")
-    first, last = found
     disk = OsDisk(data, FILES_MAX)
     try:
-        files = StateFiles(disk, b"")
-        applier = Applier(disk, _AtTheEnd(), files)
-        applier.begin(parts[first].life, parts[first].start)
-        frames = _frames(history, parts, first, last, at_ms)
-        try:
-            while some := list(islice(frames, FRAMES_AT_ONCE)):
-                applier.take(some)
-        except BadFrame as error:
-            raise BackupError(str(error)) from None
-        reached_ms = max(applier.time_ms, parts[last].last_ms)
+        with _reading(history, at_ms, progress) as (base, frames):
+            files = StateFiles(disk, b"")
+            applier = Applier(disk, _AtTheEnd(), files)
+            applier.begin(base.life, base.start)
+            try:
+                while some := list(islice(frames, FRAMES_AT_ONCE)):
+                    applier.take(some)
+            except BadFrame as error:
+                raise BackupError(str(error)) from None
+            reached_ms = max(applier.time_ms, base.last_ms)
         applier.close()
         applier.promote()
         disk.remove_tree(STATE_DIR)
@@ -113,11 +151,33 @@ def _restore(history: PartStore, at_ms: int | None, data: Path) -> int:
     return reached_ms
 
 
-def _frames(history: PartStore, parts: list[Part], first: int, last: int, at_ms: int | None) -> Iterator[Frame]:
-    """Yield the frames of a base, and those behind it up to a moment."""
+@contextmanager
+def _reading(history: PartStore, at_ms: int | None, progress: Progress) -> Iterator[tuple[Base, Iterator[Frame]]]:
+    """Yield the base that a moment is restored from, and the frames from its beginning up to the moment."""
+    parts = parts_of(history)
+    found = base_of(parts, at_ms)
+    if found is None:
+        raise BackupError(f"it has no base {f'from {shown(at_ms)} or before' if at_ms is not None else 'yet'}")
+    first, last = found
+    base = Base(parts[first].life, parts[first].start, parts[last].last_ms)
+    needed = sum(at_ms is None or part.first_ms <= at_ms for part in parts[first:])
+    store: AbstractContextManager[Readable]
+    if history.grows:
+        store = nullcontext(history)
+    else:
+        store = ReadAhead(history, {part.name: part.size for part in parts[first:]})
+    with store as readable, progress("Reading the history", needed) as done:
+        yield base, _frames(readable, parts, first, last, at_ms, done)
+
+
+def _frames(
+    history: Readable, parts: list[Part], first: int, last: int, at_ms: int | None, done: Callable[[int], None]
+) -> Iterator[Frame]:
+    """Yield the frames of a base, and those behind it up to a moment; count the parts that are `done`."""
     assert parts[first].begins and parts[last].ends
     for part in parts[first : last + 1]:
         yield from frames_of(history, part)
+        done(1)
     before = parts[last]
     undated: list[Frame] = []
     for part in parts[last + 1 :]:
@@ -133,6 +193,7 @@ def _frames(history: PartStore, parts: list[Part], first: int, last: int, at_ms:
             if now_ms is not None or at_ms is None:
                 yield from undated
                 undated.clear()
+        done(1)
     if at_ms is not None and at_ms > before.last_ms:
         index = parts.index(before) + 1
         if index == len(parts):

@@ -264,6 +264,7 @@ complete -c curbstone -n '__fish_seen_subcommand_from repair' -l help -d 'Show t
 complete -c curbstone -n '__fish_seen_subcommand_from repair' -F
 complete -c curbstone -n '__fish_seen_subcommand_from restore' -l at -rf -d 'Of a backup made with --follow: this moment, as 2026-11-25T20:15:03Z'
 complete -c curbstone -n '__fish_seen_subcommand_from restore' -l list -d 'Of a backup made with --follow: show what can be restored, and do nothing'
+complete -c curbstone -n '__fish_seen_subcommand_from restore' -l verify -d 'Of a backup made with --follow: check all that is needed for the moment, and restore nothing'
 complete -c curbstone -n '__fish_seen_subcommand_from restore' -l queue -rf -d 'Restore only this queue into DIR, which may have other queues'
 complete -c curbstone -n '__fish_seen_subcommand_from restore' -l as -rf -d 'Give the queue of --queue another name'
 complete -c curbstone -n '__fish_seen_subcommand_from restore' -l json -d 'Print JSON instead of text'
@@ -348,6 +349,7 @@ complete -c curbstone -n '__fish_seen_subcommand_from sql' -l server -rf -d 'HTT
 complete -c curbstone -n '__fish_seen_subcommand_from sql' -l help -d 'Show this message and exit.'
 complete -c curbstone -n '__fish_seen_subcommand_from standby' -l of -rf -d 'HTTP address of the server; it needs --standby-backlog'
 complete -c curbstone -n '__fish_seen_subcommand_from standby' -l discard -d 'Overwrite what DIR has of a former server. Else it is moved to DIR.kept-TERM beside it'
+complete -c curbstone -n '__fish_seen_subcommand_from standby' -l verify-every -rf -d 'How often the copy is compared with the server, by digests and slowly, and what differs is copied again; or never. Default: 24h'
 complete -c curbstone -n '__fish_seen_subcommand_from standby' -l status-addr -rf -d 'Where the standby answers /healthz, /readyz, /metrics and /v2/standby, without a login, until it is promoted; in the form of --http-addr. Repeatable, or off. Default: --http-addr'
 complete -c curbstone -n '__fish_seen_subcommand_from standby' -l token-file -rF -d 'File with a token, for a server that has users ($CURBSTONE_TOKEN_FILE)'
 complete -c curbstone -n '__fish_seen_subcommand_from standby' -l ca-file -rF -d 'Certificates of the authority that signed the server\'s ($CURBSTONE_CA_FILE)'

@@ -483,6 +483,7 @@ CASES: dict[str, Case] = {
     "followServer": followed,
     "switchOver": send("POST", "/v2/standby/switchover", b""),
     "acknowledgeStream": send("POST", "/v2/standby/stream/acks", b'{"key": "ab"}'),
+    "compareCopy": send("POST", "/v2/standby/stream/digests", b'{"key": "ab", "path": "a", "digests": ""}'),
     "getOpenapiYaml": get("/openapi.yaml"),
     "getOpenapiJson": get("/openapi.json"),
     "getAsyncapiYaml": get("/asyncapi.yaml"),

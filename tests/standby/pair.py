@@ -6,9 +6,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError
+from curbstone.standby import verifying
 from curbstone.standby.applying import DiskFull, SyncFailed
 from curbstone.standby.barrier import BarrierState, StandbyBarrier
-from curbstone.standby.copying import Copy, digests
+from curbstone.standby.copying import Copy, digests, tree
 from curbstone.standby.frames import InSync, Kind
 from curbstone.standby.handover import Handover
 from curbstone.standby.shipping import ShippingDisk
@@ -237,6 +238,8 @@ class Pair:
             elif rng.random() < 0.2:
                 self.clock_ms += rng.choice([1000, PATIENCE_MS])
             return True
+        if self._copy is None and rng.random() < 0.02:
+            self._send_a_block()
         if self._cursor.is_cut_off:
             self.run.counts["cut off"] += 1
             self.lose()
@@ -254,6 +257,15 @@ class Pair:
                 self.standby.disk.crash_in = rng.randrange(12)
             return True
         return self._go_on()
+
+    def _send_a_block(self) -> None:
+        """The server sends a block of any file again, as after a comparison."""
+        assert self._cursor is not None
+        disk = self.run.disk
+        if files := tree(disk)[1]:
+            path = self.rng.choice(sorted(files))
+            number = self.rng.randrange(max(verifying.blocks_of(files[path]), 1))
+            self.run.counts["blocks sent again"] += verifying.send_block(self.stream, disk, self._cursor, path, number)
 
     def _tick(self) -> bool:
         try:

@@ -12,14 +12,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from curbstone.standby import applying
+from curbstone.core.disk import Disk
+from curbstone.standby import applying, verifying
 from curbstone.standby.applying import Applier
 from curbstone.standby.barrier import BarrierState, StandbyBarrier
-from curbstone.standby.copying import Copy
+from curbstone.standby.copying import BLOCK_BYTES, Copy
 from curbstone.standby.frames import Frame, Kind
 from curbstone.standby.shipping import ShippingDisk
 from curbstone.standby.state_files import Position
 from curbstone.standby.stream import Stream
+from curbstone.standby.verifying import Receiver
 from tests.standby.pair_run import PairRun, simulate
 
 Patch = pytest.MonkeyPatch
@@ -83,6 +85,24 @@ def _block_added_later(patch: Patch) -> None:
             del self.cursor.add_own
 
     patch.setattr(Copy, "step", step)
+
+
+def _block_sent_later(patch: Patch) -> None:
+    """A block that is sent again is read, and added when the next one is."""
+    held: list[tuple[Receiver, str, int, bytes]] = []
+
+    def send(_stream: Stream, disk: Disk, to: Receiver, path: str, number: int) -> bool:
+        while held:
+            cursor, name, offset, data = held.pop()
+            if cursor is to:
+                to.add_own(Kind.COPY_DATA, name, offset, payload=[data])
+        offset = number * BLOCK_BYTES
+        file = disk.open(path)
+        held.append((to, path, offset, file.read(offset, BLOCK_BYTES)))
+        file.close()
+        return True
+
+    patch.setattr(verifying, "send_block", send)
 
 
 def _unlisted_kept(patch: Patch) -> None:
@@ -221,6 +241,7 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     "only syncs have to be acknowledged": PlantedBug(_need_of_syncs),
     "open files keep their first name": PlantedBug(_paths_do_not_follow, is_sync=False),
     "a block is added later than it is read": PlantedBug(_block_added_later, is_sync=False),
+    "a block is sent again later than it is read": PlantedBug(_block_sent_later),
     "a copy does not see what is removed": PlantedBug(lambda patch: _ignore(patch, Copy, "_removed"), is_sync=False),
     "a copy does not see what is renamed": PlantedBug(lambda patch: _ignore(patch, Copy, "_renamed"), is_sync=False),
     "what is not listed is kept": PlantedBug(_unlisted_kept),

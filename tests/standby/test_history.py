@@ -18,7 +18,7 @@ from curbstone.standby.frames import ATTACHED_BYTES, Attached, BadFrame, Kind, e
 from curbstone.standby.history import History, parts_of
 from curbstone.standby.part_store import DirectoryParts, PartStore
 from curbstone.standby.recording import Recorder
-from curbstone.standby.restoring import Stretch, stretches, unpacked_at
+from curbstone.standby.restoring import Stretch, stretches, unpacked_at, verify
 from curbstone.standby.shipping import ShippingDisk
 from curbstone.standby.state_files import server_state_files
 from curbstone.standby.stream import Stream
@@ -128,6 +128,9 @@ def test_every_moment_since_the_first_copy_can_be_restored(setup: RecordingSetup
     assert setup.restored(began) == {"a"}
     assert [setup.restored(moments[text]) for text in "bcd"] == [{"a", "b"}, {"a", "b", "c"}, {"a", "b", "c", "d"}]
     assert setup.restored(moments["c"] - 1) == {"a", "b"}
+    assert verify(setup.target, moments["b"]).changes < verify(setup.target, moments["c"]).changes
+    with pytest.raises(BackupError, match="it has no base from 1970"):
+        verify(setup.target, before)
     assert setup.restored() == {"a", "b", "c", "d"}
     with pytest.raises(BackupError, match="it has no base from 1970-01-01T00:16:40.010"):
         setup.restored(before)
@@ -252,11 +255,12 @@ def test_damage_is_detected(setup: RecordingSetup, where: float) -> None:
     data = bytearray(part.read_bytes())
     data[int((len(data) - 1) * where)] ^= 1
     part.write_bytes(data)
-    with pytest.raises(BackupError, match="is damaged"):
-        setup.restored()
-    part.write_bytes(data[: len(data) // 2])
-    with pytest.raises(BackupError, match="is damaged"):
-        setup.restored()
+    for _ in range(2):
+        with pytest.raises(BackupError, match="is damaged"):
+            setup.restored()
+        with pytest.raises(BackupError, match="is damaged"):
+            verify(setup.target, None)
+        part.write_bytes(data[: len(data) // 2])
     setup.close()
 
 

@@ -389,6 +389,8 @@ def test_moments_under_load_can_be_restored_after_kills_of_the_recorder(s3: Fron
         most = sum(began <= moment + timedelta(milliseconds=2) for began, _ in sent)
         assert least <= len(found) <= most
     assert len(restored_at(tmp_path)) == len(sent)
+    done = curbstone("restore", URL, "--verify", "--at", last.isoformat(), cwd=tmp_path)
+    assert done.code == 0 and f"{URL} is undamaged up to " in done.out, done.err
     done = curbstone("restore", URL, "one", "--queue", "q", "--as", "old", "--at", first.isoformat(), cwd=tmp_path)
     assert done.code == 0 and "restored as default/old in one" in done.out
 

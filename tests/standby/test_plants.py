@@ -10,6 +10,7 @@ HISTORIES_MAX = 300
 FOUND_SOON = (
     "confirms do not wait",
     "only syncs have to be acknowledged",
+    "a block is sent again later than it is read",
     "that a copy catches up is not noted",
 )
 """Found within a few histories; the others are left to the soak."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,42 @@ def test_copy_takes_over_and_the_former_server_follows(tmp_path: Path) -> None:
                 former.has_everything(standby)
                 again = curbstone("promote", str(other), cwd=tmp_path)
                 assert again.code == 1 and "is that of a server already, and it runs" in again.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_former_server_whose_directory_is_a_mount_point_ends_with_an_error(tmp_path: Path) -> None:
+    """Its data can't be moved aside, so nothing is changed before the operator decides."""
+    data = tmp_path / "data"
+    data.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(data)], check=True)
+    try:
+        with ServerProcess(data, BACKLOG) as server, StandbyProcess(tmp_path / "other", server.url, BACKLOG) as standby:
+            publish(server, "one")
+            standby.has_everything(server)
+            server.kill()
+            assert standby.promote("--accept-loss").code == 0
+            with StandbyProcess(data, standby.url) as former:
+                assert former.process.wait(60) == 1
+                assert f"{data} can't follow {standby.url}: it is a mount point" in former.log
+                assert former.state()["is_server"] and list(data.glob("queues/*/*.seg"))
+            with StandbyProcess(data, standby.url, "--discard") as former:
+                former.has_everything(standby)
+    finally:
+        subprocess.run(["umount", str(data)], check=True)
+
+
+def test_a_kept_directory_is_not_replaced(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with ServerProcess(data, BACKLOG) as server, StandbyProcess(tmp_path / "other", server.url, BACKLOG) as standby:
+        publish(server, "one")
+        standby.has_everything(server)
+        server.kill()
+        assert standby.promote("--accept-loss").code == 0
+        (tmp_path / "data.kept-1").mkdir()
+        with StandbyProcess(data, standby.url) as former:
+            assert former.process.wait(60) == 1
+            assert "data.kept-1 exists already; move it, or add --discard" in former.log
+            assert former.state()["is_server"]
 
 
 def test_copy_can_be_promoted_offline_and_the_former_server_ends(tmp_path: Path) -> None:

@@ -53,6 +53,10 @@ class _Exposition:
         if now.lag_ms is not None:
             text = "Time since the copy had everything that the server had"
             yield gauge("curbstone_standby_lag_seconds", text, now.lag_ms / 1000)
+        text = "Bytes of the copy that were compared with the server"
+        yield counter("curbstone_standby_verified_bytes", text, now.verified_bytes)
+        text = "Blocks of the copy that differed from the server's"
+        yield counter("curbstone_standby_different_blocks", text, now.different_blocks)
         yield gauge("curbstone_standby_disk_free_bytes", "Free bytes on the disk of the copy", now.disk_free_bytes)
         text = "Time that one sync of a file of the copy took"
         yield histogram(HistogramFigures.of(now.syncs), "curbstone_standby_sync_duration_seconds", text, unit=1_000_000)

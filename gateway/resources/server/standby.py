@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from starlette.requests import Request
@@ -44,6 +44,7 @@ DIGESTS_BYTES_MAX = BACKUP_LIST_BYTES_MAX
 DIGEST_BYTES = 16
 
 _ATTACH_FIELDS = ("name", "life", "position", "copy_all", "only_resume", "server", "term", "copy_id", "key", "had")
+_COMPARISON_FIELDS = ("key", "path", "first", "digests")
 _KEY = re.compile(r"[0-9a-f]{0,64}")
 
 logger = logging.getLogger("curbstone.gateway")
@@ -100,6 +101,22 @@ class Follower(Protocol):
         """Detach it. Blocks."""
 
 
+class Compared(Protocol):
+    """What a comparison has shown."""
+
+    @property
+    def size(self) -> int:
+        """The size of the server's file; 0 if it has none."""
+
+    @property
+    def sent(self) -> int:
+        """How many blocks differ, and are sent."""
+
+    @property
+    def damage(self) -> str:
+        """Why none is sent although some differ; "" if that is not so."""
+
+
 class Handover(Protocol):
     """A switchover to a standby."""
 
@@ -141,6 +158,12 @@ class Source(Protocol):
         May block. Raise Conflict if it is not attached.
         """
 
+    def compare(self, key: str, path: str, first: int, had: Sequence[bytes]) -> Compared:
+        """Compare the blocks of a segment, from number `first` on, with these digests of the follower with this key.
+
+        What differs is sent to it in the stream. Blocks. Raise BadRequest, Conflict or Unavailable.
+        """
+
     def hand_over(self) -> Handover:
         """Begin a switchover: nothing is confirmed from now on. Raise Conflict if no standby can take over."""
 
@@ -158,7 +181,7 @@ class NoFollowers:
         """Refuse."""
         raise NotSupported(self._reason)
 
-    acknowledge = hand_over = attach
+    acknowledge = compare = hand_over = attach
     is_in_sync = False
     end = 0
 
@@ -239,6 +262,17 @@ class Standby:
         source = self._source
         is_believed = source.acknowledge(ack) if source.is_in_sync else await in_thread(lambda: source.acknowledge(ack))
         return JsonResponse({"believed": is_believed, "position": source.end}, headers=FRESH)
+
+    async def compare(self, request: Request) -> Response:
+        """POST: compare some blocks of a segment with what a standby has; those that differ are sent in its stream."""
+        access_of(request).check_server(Right.REPLICATE)
+        fields = await read_object(request, request.receive, LOGIN_BYTES_MAX, "a comparison", _COMPARISON_FIELDS)
+        key, first, source = _key(fields, "key"), _number(fields, "first"), self._source
+        ((path, digests),) = _digests({fields.get("path"): fields.get("digests")}).items()
+        had = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
+        request.scope["slot"].is_follower = True
+        found = await in_thread(lambda: source.compare(key, str(path), first, had))
+        return JsonResponse({"size": found.size, "sent": found.sent, "damage": found.damage}, headers=FRESH)
 
     async def switch_over(self, request: Request) -> Response:
         """POST: switch over to the standby; this server ends."""
@@ -400,4 +434,5 @@ def standby_routes(standby: Standby) -> list[Route]:
         Route("/v2/standby/stream", Resource(POST=standby.post)),
         Route("/v2/standby/switchover", Resource(POST=standby.switch_over)),
         Route("/v2/standby/stream/acks", Resource(POST=standby.acknowledge)),
+        Route("/v2/standby/stream/digests", Resource(POST=standby.compare)),
     ]

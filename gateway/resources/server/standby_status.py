@@ -56,6 +56,10 @@ class StandbyFigures(NamedTuple):
     """Why it can't apply the received changes; "" if it can."""
     syncs: Histogram
     """How long syncs took, in microseconds."""
+    verified_bytes: int = 0
+    """How much of the copy was compared with the server since the process started."""
+    different_blocks: int = 0
+    """How many blocks of it were different."""
 
     @property
     def is_promotable(self) -> bool:
@@ -160,6 +164,8 @@ class StandbyStatus:
             "lag_bytes": now.lag_bytes,
             "lag_seconds": None if now.lag_ms is None else now.lag_ms / 1000,
             "disk_free_bytes": now.disk_free_bytes,
+            "verified_bytes": now.verified_bytes,
+            "different_blocks": now.different_blocks,
             "reasons": self._reasons(now),
             "followers": [],
         }

@@ -1,0 +1,77 @@
+"""A standby compares its copy with the server: what has changed on its disk is copied again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.kit.server import ServerProcess, bodies, call
+from tests.kit.waiting import wait_until
+from tests.standby.second import StandbyProcess
+
+OPTIONS = ("--standby-backlog=64MiB", "--cap=64MiB")
+
+
+def segments(data: Path) -> list[Path]:
+    """Return the segments of the queue, the newest last."""
+    return sorted(data.glob("queues/*/*.seg"))
+
+
+def spoil(file: Path, offset: int) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(offset)
+        byte = opened.read(1)
+        opened.seek(offset)
+        opened.write(bytes([byte[0] ^ 1]))
+        os.fsync(opened.fileno())
+
+
+def fill(server: ServerProcess) -> list[str]:
+    """Publish until there are some sealed segments; return the bodies."""
+    call(server, "PUT", "/v2/default/queues/q", {})
+    sent = []
+    while len(segments(server.data_dir)) < 3:
+        batch = [os.urandom(50_000).hex() for _ in range(4)]
+        call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": body} for body in batch])
+        sent += batch
+    return sent
+
+
+def test_what_has_changed_on_the_disk_of_a_standby_is_copied_again(tmp_path: Path) -> None:
+    with (
+        ServerProcess(tmp_path / "data", *OPTIONS) as server,
+        StandbyProcess(tmp_path / "other", server.url, "--verify-every=1s", *OPTIONS) as standby,
+    ):
+        sent = fill(server)
+        standby.has_everything(server)
+        wait_until(lambda: standby.status("/v2/standby")["verified_bytes"] > 0)
+        assert standby.status("/v2/standby")["different_blocks"] == 0
+        theirs, ours = segments(tmp_path / "data"), segments(tmp_path / "other")
+        for offset in (100, 300_000, 310_000):
+            spoil(ours[0], offset)
+        with ours[1].open("r+b") as file:
+            file.truncate(300_000)
+        wait_until(lambda: all(ours[n].read_bytes() == theirs[n].read_bytes() for n in (0, 1)))
+        assert "blocks are different from the server's, and are copied again" in standby.log
+        assert standby.status("/v2/standby")["different_blocks"] >= 3
+        assert call(server, "GET", "/v2/standby")["copies"] == 1, "the copy stayed usable"
+        standby.has_everything(server)
+        server.kill()
+        assert standby.promote("--accept-loss").code == 0
+        assert bodies(standby) == sent
+
+
+def test_what_is_damaged_on_the_server_does_not_replace_the_copy(tmp_path: Path) -> None:
+    with (
+        ServerProcess(tmp_path / "data", *OPTIONS) as server,
+        StandbyProcess(tmp_path / "other", server.url, "--verify-every=1s", *OPTIONS) as standby,
+    ):
+        sent = fill(server)
+        standby.has_everything(server)
+        spoil(segments(tmp_path / "data")[0], 300_000)
+        wait_until(lambda: "is different from the server's, which is damaged and not copied: " in standby.log)
+        assert standby.status("/v2/standby")["different_blocks"] == 0
+        assert "is damaged here, and " in server.log
+        server.kill()
+        assert standby.promote("--accept-loss").code == 0
+        assert bodies(standby) == sent
