@@ -1,4 +1,4 @@
-"""The names of one batch: which messages have them, in the log or in this very batch, and which are replaced.
+"""The unique names of one batch: which messages have them, in the log or in this very batch, and which are replaced.
 
 A name is a fact with the seq of the message that has it, and counts as long as that message is pending. So nothing is
 written when the message is settled, however that happens, and no name outlives its message. This is decided when the

@@ -1,4 +1,4 @@
-"""Sends the reports of complete batches: a report is stored and its batch ends, or neither happens."""
+"""Sends the reports of complete batches of messages: a report is stored and its batch ends, or neither happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batches of one queue that have not ended, each with its tally.
+"""The batches of messages of one queue that have not ended, each with its tally.
 
 A tally is a fact. A commit that stores messages of a batch writes the tally, with what the same commit settles. A
 commit that only settles some writes a note of a few bytes instead: by how much a count has risen. The note of the tally
