@@ -21,7 +21,7 @@ def test_every_line_of_the_lists_has_a_test() -> None:
     names = set()
     for file in HERE.glob("test_*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 words = node.name.split("_")[1:]
                 names.update(words)
                 if words[1] == "and":  # test_curb12_and_20_…
