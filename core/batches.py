@@ -151,7 +151,7 @@ def reports_of(messages: Iterable[Message]) -> set[str]:
 
 
 def has_batch(block: bytes) -> bool:
-    return BATCH_MARK in block and bool(batch_of(block).id)
+    return block.find(BATCH_MARK) >= 0 and bool(batch_of(block).id)
 
 
 def batch_key(batch: str) -> bytes:

@@ -19,6 +19,7 @@ CHARSET_MARK = b"x-http-charset:"
 
 _CHARSET_LINE = re.compile(rb"^x-http-charset:[^\n]*\n", re.MULTILINE)
 _LENGTH = b"\ncontent-length:"
+_BACKSLASH = ord("\\")
 
 _BARE = str.maketrans({"\\": "/", "\n": " ", "\r": " ", "\0": " "})
 
@@ -85,9 +86,9 @@ def encode_block(block: bytes, version: str) -> bytes:
     escapes at all. For 1.0, a header whose name would need an escape is left out, because clients would read it as
     another header.
     """
-    if CHARSET_MARK in block:
+    if block.find(CHARSET_MARK) >= 0:
         block = _CHARSET_LINE.sub(b"", block)
-    if version == V12 or b"\\" not in block:
+    if version == V12 or _BACKSLASH not in block:
         return block
     pairs = blocks.decode(block)
     if version == V10:

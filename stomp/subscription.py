@@ -88,7 +88,7 @@ class Subscription:
                 f"{start}{seq}{ack}\ncontent-length:{len(body)}\ntimestamp:{message.timestamp_ms}\n"
                 f"redelivered:{'true' if tries else 'false'}\nx-tries:{tries}\nx-mature:{text_of(second)}.{ms:03d}Z\n"
             )
-            if version != V12 or CHARSET_MARK in block:
+            if version != V12 or block.find(CHARSET_MARK) >= 0:
                 block = encode_block(block, version)
             parts += (head.encode(), block, b"\n", body, b"\0\n")
         connection.write(b"".join(parts))

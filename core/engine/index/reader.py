@@ -127,7 +127,7 @@ class Reader:
             if len(found) != bits.bit_count():
                 then(None)
                 return
-            run.is_keyed = run.is_keyed or any([KEY_MARK in message.headers for message in found.values()])
+            run.is_keyed = run.is_keyed or any([message.headers.find(KEY_MARK) >= 0 for message in found.values()])
             messages: list[Message | None] = [None] * count
             for seq, message in found.items():
                 messages[seq - first] = message
@@ -195,7 +195,7 @@ class Reader:
             if not run.live():
                 return
         run.messages = [read.messages.get(seq) for seq in range(run.first, run.last + 1)]
-        run.is_keyed = any([KEY_MARK in message.headers for message in read.messages.values()])
+        run.is_keyed = any([message.headers.find(KEY_MARK) >= 0 for message in read.messages.values()])
         size = run.end - run.offset
         if keeps:
             while len(self._read) >= READ_MIN and not self._fits(size):
