@@ -35,7 +35,10 @@ _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
 VARIED = ("x-key", "JMSXGroupID", "x-unique", "x-replace", "correlation-id", "traceparent")
 """Headers of a SEND that differ in each message and do not affect the rest of its head."""
 # Only values that need no decoding in any version; a line with another value is parsed with the rest of the head.
-_VARIED = re.compile(rb"\n((?:%b):[!-\[\]-~][ -\[\]-~]*)(?=\n|\Z)" % "|".join(VARIED).encode())
+_VARIED = re.compile(rb"\n((?:%b):)([!-\[\]-~][ -\[\]-~]*)(?=\n|\Z)" % "|".join(VARIED).encode())
+_VARIED_BYTES_MAX = 256
+"""The most bytes of these lines together: so no value is longer than an ordering key or a name may be."""
+_CR = ord("\r")
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 
 PLAIN = bytes(c for c in range(0x20, 0x7F) if c != 0x5C)
@@ -46,8 +49,8 @@ _HEADS_MAX = 2048
 _HEADS_BYTES_MAX = 256 * 1024
 """The bytes of all remembered heads together."""
 _HEAD_CACHED_BYTES_MAX = 1024
-_COMMON_MAX = 256
-"""How many heads without their `VARIED` headers are remembered, of at most `_HEAD_CACHED_BYTES_MAX` each."""
+_LIKES_MAX = 256
+"""How many heads are remembered by what is in them beside the values of `VARIED` headers."""
 _LINES_MAX = 1024
 _LINE_CACHED_BYTES_MAX = 128
 
@@ -59,7 +62,7 @@ class Head:
     received, without CR. `receipt` is in neither.
     """
 
-    __slots__ = ("command", "common", "content_length", "headers", "lines", "plan", "varied")
+    __slots__ = ("command", "content_length", "headers", "like", "lines", "plan", "varied")
 
     def __init__(self, command: str, headers: dict[str, str], lines: dict[str, bytes], length: int | None) -> None:
         self.command = command
@@ -68,10 +71,20 @@ class Head:
         self.content_length = length
         self.plan: Any = None
         """The `SendPlan` of this head, set by the session; None at first."""
-        self.common: Head | None = None
-        """The head without its `VARIED` headers, if it has any; the heads of many messages share it."""
         self.varied = b""
-        """The lines of those headers, each with its LF."""
+        """The lines of `VARIED` headers, each with its LF. Empty if there are none, or if others may be like them."""
+        self.like: Head | None = None
+        """An earlier head that differs in the values of `varied` alone. Until `fill`, `headers` and `lines` are its."""
+
+    def fill(self) -> None:
+        """Give a head that is like an earlier one its own headers."""
+        if self.like is None or self.headers is not self.like.headers:
+            return
+        self.headers, self.lines = self.headers.copy(), self.lines.copy()
+        for line in self.varied.splitlines():
+            name, _, value = line.decode().partition(":")
+            self.headers[name] = value
+            self.lines[name] = line
 
     def __repr__(self) -> str:
         return f"Head({self.command}, {self.headers})"
@@ -100,7 +113,7 @@ class FrameParser:
         self._body_bytes_max = min(limits.connect_body_bytes_max, limits.body_bytes_max)
         self._heads: dict[bytes, Head] = {}
         self._heads_bytes = 0
-        self._common: dict[bytes, Head] = {}
+        self._likes: dict[tuple[bytes, ...], Head] = {}
         self._lines: dict[bytes, tuple[str, str]] = {}
         self._end = _END_CRLF
         self._blank_is_lf = True
@@ -121,7 +134,7 @@ class FrameParser:
         self._version = version
         self._body_bytes_max = self._limits.body_bytes_max
         self._forget_heads()
-        self._common.clear()
+        self._likes.clear()
         self._lines.clear()
         # Only 1.2 allows CRLF; in 1.0 and 1.1 a CR belongs to the value (C2 of their grammar).
         self._end = _END_CRLF if version == V12 else _END
@@ -165,7 +178,7 @@ class FrameParser:
     def _ready(self, data: bytes) -> bool:
         """Return whether `data` may complete the held frame; if not, keep `data`."""
         size = self._held_bytes + len(data)
-        if size >= self._needed and not (self._wants_nul and b"\0" not in data and size <= self._body_bytes_max):
+        if size >= self._needed and not (self._wants_nul and 0 not in data and size <= self._body_bytes_max):
             return True
         self._held.append(data)
         self._held_bytes = size
@@ -232,7 +245,7 @@ class FrameParser:
     def _learn(self, key: bytes, receipt: bytes | None) -> Head | None:
         """Parse and remember the head of a SEND without its receipt; return None if it must be read by `_read_one`."""
         # With a CR or a NUL in it, the head may end before the LF LF that was found.
-        if len(key) > _HEAD_CACHED_BYTES_MAX or b"\r" in key or b"\0" in key:
+        if len(key) > _HEAD_CACHED_BYTES_MAX or _CR in key or 0 in key:
             return None
         try:
             if len(self._heads) >= _HEADS_MAX or self._heads_bytes + len(key) > _HEADS_BYTES_MAX:
@@ -250,24 +263,23 @@ class FrameParser:
         parts = _VARIED.split(key)
         if len(parts) == 1:
             return None
-        rest = b"".join(parts[::2])
-        common = self._common.get(rest)
-        if common is None:
-            if len(self._common) >= _COMMON_MAX:
-                self._common.clear()
-            common = self._common[rest] = self._head("SEND", rest)[0]
-        varied = parts[1::2]
-        headers, lines = common.headers.copy(), common.lines.copy()
-        for line in varied:
-            name, _, value = line.decode().partition(":")
-            headers[name] = value
-            lines[name] = line
-        count = len(headers)
-        if count != len(common.headers) + len(varied) or count > self._limits.headers_max:
-            return None  # of two headers with one name the first counts, wherever it is
-        head = Head("SEND", headers, lines, common.content_length)
-        head.common = common
-        head.varied = b"\n".join((*varied, b""))
+        varied = b"".join([name + value + b"\n" for name, value in zip(parts[1::3], parts[2::3], strict=True)])
+        if len(varied) > _VARIED_BYTES_MAX:
+            return None
+        del parts[2::3]
+        shape = tuple(parts)
+        like = self._likes.get(shape)
+        if like is not None:
+            head = Head("SEND", like.headers, like.lines, like.content_length)
+            head.like = like
+        else:
+            head = self._head("SEND", key)[0]
+            if len(head.lines) != key.count(b"\n"):
+                return head  # of two headers with one name the first counts, wherever it is
+            if len(self._likes) >= _LIKES_MAX:
+                self._likes.clear()
+            self._likes[shape] = head
+        head.varied = varied
         return head
 
     def _forget_heads(self) -> None:
@@ -356,7 +368,7 @@ class FrameParser:
     def _head(self, command: str, raw: bytes) -> tuple[Head, bytes | None]:
         """Parse a head (without its final line end); return the head and its receipt."""
         lines = raw.split(b"\n")
-        strip_cr = self._end is _END_CRLF and b"\r" in raw
+        strip_cr = self._end is _END_CRLF and _CR in raw
         known = self._lines
         headers: dict[str, str] = {}
         kept: dict[str, bytes] = {}

@@ -6,6 +6,7 @@ that has this head.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from curbstone.access.rights import Right
@@ -18,7 +19,7 @@ from curbstone.core.names import QueueName, reply_address
 from curbstone.core.orders import NAMES, PRIORITY, Orders, orders_of, with_flags
 from curbstone.core.values import Numbered
 from curbstone.stomp import arguments, extensions, frames, header_values, producer_sequence, temp_queues
-from curbstone.stomp.codec import V10, Head
+from curbstone.stomp.codec import V10, VARIED, Head
 from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.session_state import SessionState
@@ -75,6 +76,7 @@ _ONCE = ("x-next-t", "expires", KEY, batches.BATCH_TO)
 """Headers whose value differs in each frame: a point in time, a key, or a queue for which a right is needed. The plan
 of such a head is not kept."""
 
+_ALIAS_LINE = re.compile(rb"^JMSXGroupID:(.*)$", re.MULTILINE)
 _DEAD_PREFIX = "x-dead-"
 _DESTINATIONS_MAX = 2048
 
@@ -82,18 +84,35 @@ _DESTINATIONS_MAX = 2048
 class SendPlan:
     """The interpreted head of a SEND."""
 
-    __slots__ = ("block", "key", "numbers", "orders", "target", "transaction")
+    __slots__ = ("_is_aliased", "_rest", "block", "key", "numbers", "orders", "target", "transaction")
 
     def __init__(
-        self, target: Target, block: bytes, orders: Orders | None, transaction: str | None, key: str = ""
+        self,
+        head: Head,
+        target: Target,
+        rest: bytes,
+        orders: Orders | None = None,
+        key: str = "",
+        key_line: bytes = b"",
     ) -> None:
+        """`rest` are the lines to store without those that vary; `key_line` is stored in addition."""
         self.numbers: producer_sequence.SequenceHeaders | None = None
         self.target = target
-        self.block = block
+        self._is_aliased = bool(key_line) and _ALIAS_LINE.search(head.varied) is not None
+        """Whether a line that varies has an ordering key under ActiveMQ's name, which is stored under ours, too."""
+        self._rest = rest if self._is_aliased else rest + key_line
+        self.block = self.block_with(head.varied)
         self.orders = orders
-        self.transaction = transaction
+        self.transaction = head.headers.get("transaction")
         self.key = key
         """The idempotency key; empty if there is none."""
+
+    def block_with(self, varied: bytes) -> bytes:
+        """Return the block of a head that differs in the lines that vary alone, and has these."""
+        block = self._rest + varied
+        if self._is_aliased and (alias := _ALIAS_LINE.search(varied)) is not None:
+            block += blocks.encode([(blocks.KEY, alias[1].decode())])
+        return block
 
     def message(self, body: bytes) -> Message:
         """Return the message of a frame with this body."""
@@ -115,34 +134,14 @@ class Publisher:
 
     def plan(self, head: Head) -> tuple[SendPlan, bool]:
         """Return the plan for a SEND's head, and whether later frames with it can use it too; raise ProtocolError."""
-        common = head.common
-        if common is None:
-            plan, is_lasting = self._plan(head)
-            if flags := header_values.flags(head):
-                plan.orders = with_flags(plan.orders, flags)
-            return plan, is_lasting
-        if common.plan is None:
-            plan, is_lasting = self._plan(common)
-            if is_lasting and plan.transaction is None:
-                common.plan = plan
-        else:
-            plan = common.plan
-        block = plan.block + head.varied + header_values.ordering_key(head, *ORDERING_KEYS)
-        orders = plan.orders
-        if flags := header_values.flags(head):
-            orders = with_flags(orders, flags)
-        own = SendPlan(plan.target, block, orders, plan.transaction, plan.key)
-        own.numbers = plan.numbers
-        return own, common.plan is not None
-
-    def _plan(self, head: Head) -> tuple[SendPlan, bool]:
+        head.fill()
         headers = head.headers
         destination = header_values.required(head, "destination")
         target = self._destinations.get(destination)
         if target is None:
             target = self._target(destination)
         if headers.keys().isdisjoint(_ORDERS):
-            return SendPlan(target, self._block(head), None, headers.get("transaction")), True
+            return SendPlan(head, target, self._block(head)), True
         check_headers(head, target.destination.shown_kind)
         if has_arguments := not arguments.OF_SEND.isdisjoint(headers):
             arguments.apply(self._connection, head, target.destination)
@@ -160,8 +159,10 @@ class Publisher:
             if key:
                 raise ProtocolError(f"a SEND can't have both {producer_sequence.PRODUCER} and {KEY}", head.lines[KEY])
             target, numbers = self._numbered(head, target.destination)
-        block = self._block(head) + header_values.ordering_key(head, *ORDERING_KEYS)
-        plan = SendPlan(target, block, orders, headers.get("transaction"), key)
+        key_line = header_values.ordering_key(head, *ORDERING_KEYS)
+        if flags := header_values.flags(head):
+            orders = with_flags(orders, flags)
+        plan = SendPlan(head, target, self._block(head), orders, key, key_line)
         plan.numbers = numbers
         return plan, not has_arguments and numbers is None and headers.keys().isdisjoint(_ONCE)
 
@@ -285,8 +286,11 @@ class Publisher:
         return target
 
     def _block(self, head: Head) -> bytes:
-        """Return the header lines to store. Lines of 1.2 are stored unchanged: the store has the same encoding."""
-        not_stored = NOT_STORED
+        """Return the header lines to store, without those that vary.
+
+        Lines of 1.2 are stored unchanged: the store has the same encoding.
+        """
+        not_stored = NOT_STORED if not head.varied else NOT_STORED.union(VARIED)
         if producer_sequence.PRODUCER in head.headers and extensions.NUMBERS in self._connection.extensions:
             not_stored = not_stored.union(producer_sequence.HEADERS)
         lines = [line for name, line in head.lines.items() if name not in not_stored]

@@ -273,15 +273,15 @@ class Session:
     def _carry_out(self, received: list[Frame]) -> None:
         """Carry out frames in order. SEND and ACK, which are nearly all frames, are handled here."""
         connection = self._connection
-        publisher = self._publisher
-        settler = self._settler
+        publisher, settler = self._publisher, self._settler
         receipt: bytes | None = None
         failure: ProtocolError | CurbstoneError | None = None
         left = iter(received)
         try:
             for head, receipt, body in left:
-                plan = head.plan
+                plan = head.plan or (head.like.plan if head.like is not None else None)
                 if plan is not None:
+                    block = plan.block if plan is head.plan else plan.block_with(head.varied)
                     target = plan.target
                     if not target.messages:
                         if connection.is_throttled:
@@ -290,7 +290,7 @@ class Session:
                         if settler.opened or publisher.has_numbers:
                             self._make_room(target.name)
                         publisher.opened.append(target)
-                    target.messages.append(Message(body, plan.block, plan.orders))
+                    target.messages.append(Message(body, block, plan.orders))
                     target.receipts.append(receipt)
                 elif head is ACK_BY_ID:
                     settler.ack_by_id(body, receipt)

@@ -94,13 +94,13 @@ def test_frames_before_an_invalid_one_take_effect_and_get_receipts(client: Clien
 @pytest.mark.parametrize("name", ["x-key", "JMSXGroupID", "correlation-id", "traceparent"])
 def test_varying_header_is_planned_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planned: list[Head] = []
-    plan = Publisher._plan
+    plan = Publisher.plan
 
     def note(self: Publisher, head: Head) -> tuple[SendPlan, bool]:
         planned.append(head)
         return plan(self, head)
 
-    monkeypatch.setattr(Publisher, "_plan", note)
+    monkeypatch.setattr(Publisher, "plan", note)
     client = Client()
     client.send(*[send(f"{n}", f"{name}:v-{n}", "a:b") for n in range(50)])
     assert len(planned) == 1
