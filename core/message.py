@@ -51,13 +51,13 @@ class Message:
         return f"Message(seq={self.seq}, {len(self.body)} bytes)"
 
 
-def any_named(messages: Sequence[Message]) -> bool:
-    return any([message.orders is not None and message.orders.named for message in messages])
-
-
-def any_with_facts(messages: Sequence[Message]) -> bool:
-    """Return whether one of these messages asks for a unique name, or is of a batch."""
-    return any([each.orders is not None and (each.orders.named or each.orders.batched) for each in messages])
+def flags_of(messages: Sequence[Message]) -> int:
+    """Return the flags of the orders of all messages, joined by `or`; of levels that says only if there is one."""
+    flags = 0
+    for message in messages:
+        if message.orders is not None:
+            flags |= message.orders.flags
+    return flags
 
 
 class Delivery:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 from curbstone.core.batches import BATCH_MARK, HEADERS, has_batch
 from curbstone.core.headers import unescape
@@ -26,21 +26,47 @@ _DIGITS = re.compile(r"[0-9]{1,3}", re.ASCII)
 _LINE = re.compile(rb"(?:\A|\n)priority:([0-9]{1,3})\n")
 
 
-class Orders(NamedTuple):
-    """Many messages may share one of these."""
+NAMED = 16
+"""Added to a level: the message has a name."""
+BATCHED = 32
+"""Added to a level: the message is of a batch."""
+FACTS = NAMED | BATCHED
 
-    delay_ms: int = 0
-    """Milliseconds after publishing before it may be delivered; 0 for at once."""
-    ttl_ms: int = 0
-    """Milliseconds after publishing when it expires; 0 for the queue's own ttl."""
-    groups: tuple[str, ...] = ()
-    """The groups entitled to it; empty for the unnamed group and every declared one."""
-    level: int = 0
-    """Its priority plus 1; 0 for the default priority."""
-    named: bool = False
-    """Whether the name in its header block counts."""
-    batched: bool = False
-    """Whether the batch in its header block counts it."""
+
+class Orders:
+    """Immutable; many messages share one of these."""
+
+    __slots__ = ("batched", "delay_ms", "flags", "groups", "level", "named", "ttl_ms")
+
+    def __init__(
+        self,
+        *,
+        delay_ms: int = 0,
+        ttl_ms: int = 0,
+        groups: tuple[str, ...] = (),
+        level: int = 0,
+        named: bool = False,
+        batched: bool = False,
+    ) -> None:
+        self.delay_ms = delay_ms
+        """Milliseconds after publishing before it may be delivered; 0 for at once."""
+        self.ttl_ms = ttl_ms
+        """Milliseconds after publishing when it expires; 0 for the queue's own ttl."""
+        self.groups = groups
+        """The groups entitled to it; empty for the unnamed group and every declared one."""
+        self.level = level
+        """Its priority plus 1; 0 for the default priority."""
+        self.named = named
+        """Whether the name in its header block counts."""
+        self.batched = batched
+        """Whether the batch in its header block counts it."""
+        self.flags = level + NAMED * named + BATCHED * batched
+        """The level, plus `NAMED` and `BATCHED`."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether they ask for nothing."""
+        return not (self.flags or self.delay_ms or self.ttl_ms or self.groups)
 
 
 NOTHING = Orders()
@@ -56,15 +82,22 @@ def orders_of(
     batched: bool = False,
 ) -> Orders | None:
     """Return the orders, or None if they ask for nothing."""
-    if not (delay_ms or ttl_ms or groups or level or named or batched):
-        return None
-    return Orders(delay_ms, ttl_ms, groups, level, named, batched)
+    orders = Orders(delay_ms=delay_ms, ttl_ms=ttl_ms, groups=groups, level=level, named=named, batched=batched)
+    return None if orders.is_empty else orders
 
 
 def changed(orders: Orders | None, **changes: Any) -> Orders | None:
     """Return orders with some of them changed, or None if they ask for nothing any more."""
-    orders = (orders or NOTHING)._replace(**changes)
-    return orders if orders != NOTHING else None
+    now = orders or NOTHING
+    values: dict[str, Any] = {
+        "delay_ms": now.delay_ms,
+        "ttl_ms": now.ttl_ms,
+        "groups": now.groups,
+        "level": now.level,
+        "named": now.named,
+        "batched": now.batched,
+    }
+    return orders_of(**{**values, **changes})
 
 
 # --- priorities
@@ -87,7 +120,7 @@ def parse_priority(text: str) -> int:
 
 def level_in(block: bytes) -> int:
     """Return the level of the priority in a header block; that of a line that is no priority is the default."""
-    found = _LINE.search(block) if PRIORITY_MARK in block else None
+    found = _LINE.search(block) if block.find(PRIORITY_MARK) >= 0 else None
     return _level_of(int(found.group(1))) if found is not None and int(found.group(1)) <= _GIVEN_MAX else 0
 
 
@@ -108,10 +141,6 @@ def with_flags(orders: Orders | None, flags: int) -> Orders | None:
     )
 
 
-NAMED = 16
-"""Added to a level: the message has a name."""
-BATCHED = 32
-"""Added to a level: the message is of a batch."""
 OF_FLAGS = [
     orders_of(level=level if level and level == _level_of(level - 1) else 0, named=named, batched=batched)
     for batched in (False, True)
@@ -138,27 +167,30 @@ MARKS = (PRIORITY_MARK, UNIQUE_MARK, REPLACE_MARK, BATCH_MARK)
 """A block without these asks for nothing."""
 
 _OF_FACTS = NAMES | HEADERS
-_LF = 10
+_LF, _BACKSLASH = ord("\n"), ord("\\")
 _DELIVERED_LINE = b"x-unique-until:delivered\n"
 _MAX_LINE = re.compile(rb"(?:\A|\n)x-replace-max:([0-9]{1,15})\n")
 _MAX_DIGITS = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
-class Name(NamedTuple):
+class Name:
     """The name that a message asks for."""
 
-    hashed: bytes
-    until_delivered: bool
-    """Whether another message may have it as soon as this one was delivered once, and not only when it is settled."""
-    replaces: bool = False
-    """Whether the message replaces the one that has it and waits, instead of being left out."""
-    most_ms: int = 0
-    """For how many ms that one and those that it has replaced may have been waiting; 0 for any time."""
+    __slots__ = ("hashed", "most_ms", "replaces", "until_delivered")
+
+    def __init__(self, hashed: bytes, until_delivered: bool, replaces: bool = False, most_ms: int = 0) -> None:
+        self.hashed = hashed
+        self.until_delivered = until_delivered
+        """Whether another message may have it as soon as this was delivered once, and not only when it is settled."""
+        self.replaces = replaces
+        """Whether the message replaces the one that has it and waits, instead of being left out."""
+        self.most_ms = most_ms
+        """For how many ms that one and those that it has replaced may have been waiting; 0 for any time."""
 
 
 def has_name(block: bytes) -> bool:
     """Return whether a header block asks for a name."""
-    return (UNIQUE_MARK in block or REPLACE_MARK in block) and bool(_name(block)[0])
+    return bool(_name(block)[0])
 
 
 def _name(block: bytes) -> tuple[bytes, bytes]:
@@ -176,12 +208,12 @@ def _name(block: bytes) -> tuple[bytes, bytes]:
 def asked_name(block: bytes) -> Name:
     """Return the name in a header block that has one."""
     mark, line = _name(block)
-    name = unescape(line.decode("utf-8", "replace")).encode() if b"\\" in line else line
+    name = unescape(line.decode("utf-8", "replace")).encode() if _BACKSLASH in line else line
     if mark == REPLACE_MARK:
         found = _MAX_LINE.search(block)
         most_ms = int(found.group(1)) if found is not None else 0
         return Name(blake2b(name, digest_size=16, person=b"replace").digest(), False, True, most_ms)
-    until_delivered = _DELIVERED_LINE in block and (b"\n" + block).find(b"\n" + _DELIVERED_LINE) >= 0
+    until_delivered = block.find(_DELIVERED_LINE) >= 0 and (b"\n" + block).find(b"\n" + _DELIVERED_LINE) >= 0
     return Name(blake2b(name, digest_size=16).digest(), until_delivered)
 
 

@@ -43,7 +43,7 @@ from curbstone.core.engine.turns import Turn, Wakeups
 from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Hold, Publish, WriteQueue
 from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, MessageTooLarge, Unavailable
 from curbstone.core.holders import holders
-from curbstone.core.message import Delivery, Message, any_with_facts
+from curbstone.core.message import Delivery, Message, flags_of
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
 from curbstone.core.stats import Stats
@@ -454,7 +454,7 @@ def _publish_each(
     most = parts.state.options.max_message_size
     size = 0
     are_plain = True
-    has_levels = has_facts = False
+    flags = 0
     for message in messages:
         body_bytes = len(message.body)
         if body_bytes > most:
@@ -463,16 +463,13 @@ def _publish_each(
         size += ENTRY_BYTES + len(message.headers) + body_bytes
         orders = message.orders
         if orders is not None:
-            has_levels = True
-            has_facts = has_facts or orders.named or orders.batched
+            flags |= orders.flags
             if orders.delay_ms or orders.ttl_ms or orders.groups:
                 are_plain = False
         if message.expires_ms:
             are_plain = False
     size = size if are_plain else 0
-    parts.write_queue.publish(
-        Publish(messages, on_done, numbered, hold, early, size, has_levels=has_levels, has_facts=has_facts)
-    )
+    parts.write_queue.publish(Publish(messages, on_done, numbered, hold, early, size, flags))
 
 
 def _publish_those_that_fit(
@@ -491,7 +488,7 @@ def _put(
     parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None, hold: Hold | None
 ) -> None:
     if messages:
-        parts.write_queue.publish(Publish(messages, on_done, numbered, hold, has_facts=any_with_facts(messages)))
+        parts.write_queue.publish(Publish(messages, on_done, numbered, hold, flags=flags_of(messages)))
 
 
 def _refuse(parts: Parts, messages: list[Message], on_done: Published, refusal: CurbstoneError) -> None:

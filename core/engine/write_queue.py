@@ -14,7 +14,8 @@ from typing import NamedTuple
 from curbstone.core.engine.log.format import Reason, TriesRecord
 from curbstone.core.engine.turns import Wakeups
 from curbstone.core.errors import CurbstoneError
-from curbstone.core.message import Delivery, Message, any_with_facts
+from curbstone.core.message import Delivery, Message, flags_of
+from curbstone.core.orders import Name
 from curbstone.core.values import Done, EarlyAnswer, IdempotencyKey, Numbered, Popped, Published
 
 SETTLE_BYTES = 96
@@ -94,7 +95,7 @@ class Publish:
     """Messages that wait to be written, independently of each other: a batch takes all or some of them."""
 
     __slots__ = (
-        "bytes", "early", "has_facts", "has_levels", "hold", "inspection", "messages", "next", "numbered", "on_done",
+        "bytes", "early", "flags", "hold", "inspection", "messages", "names", "next", "numbered", "on_done",
         "refusal",
     )  # fmt: skip
 
@@ -106,19 +107,15 @@ class Publish:
         hold: Hold | None = None,
         early: EarlyAnswer | None = None,
         size: int = 0,
-        *,
-        has_levels: bool = False,
-        has_facts: bool = False,
+        flags: int = 0,
     ) -> None:
         self.messages = messages
         self.early = early
         self.bytes = size
         """Bytes of the entries of plain messages: they have no expiry, and of orders at most a level and a name. 0 if
         they were not looked at, or if some are not plain."""
-        self.has_levels = has_levels
-        """Whether some of these plain messages have a level."""
-        self.has_facts = has_facts
-        """Whether some of the messages ask for unique names, or are of batches."""
+        self.flags = flags
+        """Those of its messages together; see `flags_of`."""
         self.hold = hold
         """If set, it is not written before this has ended, and all behind it wait."""
         self.on_done = on_done
@@ -128,6 +125,8 @@ class Publish:
         """The producer and its numbers of these messages. Those that it has stored already are not stored again."""
         self.refusal: CurbstoneError | None = None
         """If set, nothing is written, and this is the answer when its turn comes."""
+        self.names: list[Name | None] | None = None
+        """The names that the messages ask for; None before they are read."""
         self.inspection: Inspection | None = None
         """How far its messages were checked; None if the queue has no schema, or nothing was checked."""
 
@@ -149,7 +148,7 @@ class AtomicWrite(Publish):
     )  # fmt: skip
 
     def __init__(self, messages: list[Message], on_done: Published, atomic_bytes: int) -> None:
-        super().__init__(messages, on_done, has_facts=any_with_facts(messages))
+        super().__init__(messages, on_done, flags=flags_of(messages))
         self.atomic_bytes = atomic_bytes
         """The most bytes that the batch takes, with records of the messages' tries that may be written later."""
         self.settles: list[Settle] = []

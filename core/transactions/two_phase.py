@@ -17,7 +17,7 @@ from curbstone.core.engine.write_queue import AtomicWrite
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.events.events import LeaveOut
 from curbstone.core.host import Host
-from curbstone.core.message import any_with_facts
+from curbstone.core.message import flags_of
 from curbstone.core.transactions.records import encode_part
 from curbstone.core.transactions.tx_log import TxLog
 from curbstone.core.values import Done, ignore
@@ -47,7 +47,7 @@ class Participant(AtomicWrite):
         states = RELEASE_BYTES * sum(map(self._queue.index.entitled_count, self.messages))
         entries = sum(map(entry_bytes, self.messages)) + 16 * len(self.messages)
         self.atomic_bytes = BATCH_BYTES + entries + states + facts_bytes(self._queue.parts, self.messages)
-        self.has_facts = any_with_facts(self.messages)
+        self.flags = flags_of(self.messages)
         return self.atomic_bytes
 
 

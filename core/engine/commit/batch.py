@@ -162,6 +162,8 @@ class Batch:
         parts.write_queue.must_write = False
         if publishes.traits & DELAYS:
             self._add_delays()
+        if publishes.traits & LEVELS:
+            publishes.note_levels()
         notes = self._notes(drops)
         first_seq, entries, flags = state.next_seq, publishes.bytes, 0
         if copies:
@@ -252,19 +254,22 @@ class Batch:
         log_start = self._parts.log.segments[drops].number if drops else 0
         counted = self._parts.tallies.notes(new, log_start) if self._parts.tallies is not None else b""
         messages = len(publishes.messages)
-        has_levels = publishes.traits & LEVELS or self._parts.index.runs.levels
         if publishes.names is not None and publishes.names.replaced:
             messages = 0  # it is unknown which of them will be delivered
-        in_order = not (has_levels or self._parts.state.passes_over)
         marks: dict[Level, int] = {}
         for group in groups.values():
+            coming: dict[int, int] = {}
+            if messages and receivers and not group.rdy and not self._parts.state.passes_over:
+                # Those of this very batch that are handed out as soon as it is on disk. The batch says so itself,
+                # so a crash right after the hand-out finds them marked. With levels it is known which ones these are
+                # only if there is room for all.
+                credit = min(receivers.credit(group.name, messages), messages)
+                if not publishes.levels:
+                    coming = {0: self._parts.state.next_seq + credit - 1} if credit else coming
+                elif credit == messages:
+                    coming = publishes.lasts
             for level in group.levels:
-                mark = level.delivered
-                if messages and receivers and not group.rdy and in_order:
-                    # Those of this very batch that are handed out as soon as it is on disk. The batch says so itself,
-                    # so a crash right after the hand-out finds them marked. With priorities it is not known which.
-                    credit = min(receivers.credit(group.name, messages), messages)
-                    mark = max(mark, self._parts.state.next_seq + credit - 1) if credit else mark
+                mark = max(level.delivered, coming.get(level.number, 0))
                 if mark > level.delivered_logged:
                     marks[level] = mark
                     if level.number:

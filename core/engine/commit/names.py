@@ -21,7 +21,7 @@ from curbstone.core.engine.facts.kinds import KINDS, encode_named, seq_of, since
 from curbstone.core.engine.facts.tallies import TALLY_BYTES
 from curbstone.core.engine.log.format import Note, Reason, settled_bytes
 from curbstone.core.engine.parts import Parts
-from curbstone.core.engine.write_queue import AtomicWrite
+from curbstone.core.engine.write_queue import AtomicWrite, Publish
 from curbstone.core.errors import QueueFull
 from curbstone.core.message import Message
 from curbstone.core.orders import Name, asked_name, changed
@@ -73,19 +73,18 @@ class Names:
         groups = {group for group, each in ended if each == seq}
         return 0 if groups.issuperset(self._parts.index.pending_in(seq)) else seq
 
-    def any_must_wait(self, messages: list[Message]) -> bool:
-        wanted = [name for message in messages if (name := name_of(message)) is not None]
+    def any_must_wait(self, asked: list[Name | None]) -> bool:
+        wanted = [name for name in asked if name is not None]
         return any([self.must_wait(name) for name in wanted if not (name.replaces or self.holder(name))])
 
-    def without_duplicates(self, messages: list[Message], write: AtomicWrite, seq: int) -> list[Message]:
+    def without_duplicates(self, asked: list[Name | None], write: AtomicWrite, seq: int) -> list[Message]:
         """Return those messages of a write whose names are free, and take the names; their seqs start at `seq`.
 
-        Messages that the write itself settles have no names any more.
+        `asked` are those of the messages that are not done with. Messages that the write settles have none any more.
         """
         kept: list[Message] = []
         ended = [(settle.group, each.message.seq) for settle in write.settles for each in settle.deliveries]
-        for message in messages:
-            name = name_of(message)
+        for message, name in zip(write.messages[write.next :], asked, strict=True):
             if name is not None:
                 if not name.replaces and (holder := self.holder(name, ended)):
                     mark_duplicate(message, holder)
@@ -99,9 +98,9 @@ class Names:
         parts = self._parts
         return parts.write_queue.has_settles and parts.facts.get(Note.NAME, name.hashed) is not None
 
-    def refusal(self, messages: Sequence[Message]) -> QueueFull | None:
-        """Return an error if the queue has too many names to give some to all of these messages, else None."""
-        wanted = {name.hashed for message in messages if (name := name_of(message)) and not self.holder(name)}
+    def refusal(self, asked: Sequence[Name | None]) -> QueueFull | None:
+        """Return an error if the queue has too many names for all of these, else None."""
+        wanted = {name.hashed for name in asked if name is not None and not self.holder(name)}
         if self._left < len(wanted):
             self._left += self.weed() // NAME_BYTES
         if self._left >= len(wanted):
@@ -109,22 +108,20 @@ class Names:
         most = self._parts.facts.most(Note.NAME)
         return QueueFull(f"queue {self._parts.state.name} has {most} messages with unique names, which is the most")
 
-    def take_all(self, messages: list[Message], seq: int) -> bool:
-        """Give messages their names, with seqs from `seq` on; return False, and do nothing, if some may be taken.
+    def take_all(self, messages: list[Message], asked: list[Name | None], seq: int) -> bool:
+        """Give messages the names that they ask for, with seqs from `seq` on.
 
-        It does nothing either if some of the messages are of batches, which are counted one by one.
+        Return False, and do nothing, if some may be taken.
         """
-        if any([message.orders is not None and message.orders.batched for message in messages]):
-            return False
-        found = [name_of(message) for message in messages]
-        wanted = {name.hashed for name in found if name is not None}
-        if len(wanted) < len(found) - found.count(None) or len(wanted) > self._left:
+        hashes = [name.hashed for name in asked if name is not None]
+        wanted = set(hashes)
+        if len(wanted) < len(hashes) or len(wanted) > self._left:
             return False
         if not self._coming.keys().isdisjoint(wanted) or self._parts.facts.has_any(Note.NAME, wanted):
             return False
-        for place, name in enumerate(found):
+        for at, name in enumerate(asked):
             if name is not None:
-                self.take(name, seq + place, messages[place])
+                self.take(name, seq + at, messages[at])
         return True
 
     def take(self, name: Name, seq: int, message: Message) -> None:
@@ -192,8 +189,8 @@ class Names:
 
     def add_facts(self, facts: Changes) -> None:
         """Add the facts that hold once the batch is on disk."""
-        for hashed, value in self._coming.items():
-            facts[Note.NAME, hashed] = value
+        if self._coming:
+            facts[Note.NAME] = self._coming
         table, pending = self._parts.facts, self._parts.log.room.pending
         if table.count(Note.NAME) > 2 * pending + FEW:
             table.weed(Note.NAME, partial(is_over, self._parts), LOOKED_AT * len(self._coming))
@@ -244,6 +241,13 @@ def facts_bytes(parts: Parts, messages: list[Message]) -> int:
     batched = [message for message in messages if message.orders is not None and message.orders.batched]
     batches = {batch_of(message.headers).key for message in batched}
     return names_bytes(parts, messages) + 2 * TALLY_BYTES * len(batches)
+
+
+def names_of(publish: Publish) -> list[Name | None]:
+    """Return the names that the messages of a publish ask for, of which some are not done with; they are read once."""
+    if publish.names is None:
+        publish.names = [name_of(message) for message in publish.messages]
+    return publish.names[publish.next :]
 
 
 def name_of(message: Message) -> Name | None:

@@ -18,19 +18,19 @@ from typing import NamedTuple
 
 from curbstone.core.batches import Membership, batch_of
 from curbstone.core.engine.commit.inspection import inspect
-from curbstone.core.engine.commit.names import SETTLED_BYTES, Names, mark_duplicate, name_of
+from curbstone.core.engine.commit.names import SETTLED_BYTES, Names, mark_duplicate, names_of
 from curbstone.core.engine.commit.producer_sequences import SequenceCheck
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.facts.kinds import KINDS
 from curbstone.core.engine.index.index import DELAYS, EXPIRIES, GROUPS, LEVELS
-from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, Note, entry_bytes
+from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES, LEVEL_BITS, SEGMENT_BYTES, Note, entry_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Publish, Reservation
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.headers import KEY_MARK, key_of
 from curbstone.core.message import Message
-from curbstone.core.orders import NOTHING, changed
+from curbstone.core.orders import BATCHED, FACTS, NOTHING, changed
 from curbstone.core.schemas import BodyRule
 from curbstone.core.values import Numbered
 
@@ -69,8 +69,8 @@ class Taken(NamedTuple):
 class Publishes:
     __slots__ = (
         "_budget", "_cleaner", "_coming_groups", "_keys", "_parts", "_records_bytes", "_room", "_space", "_state",
-        "_tries_bytes", "atomic", "bytes", "ended", "left_out", "messages", "names", "numbering", "taken", "traits",
-        "tx",
+        "_tries_bytes", "atomic", "bytes", "ended", "lasts", "left_out", "levels", "messages", "names", "numbering",
+        "taken", "traits", "tx",
     )  # fmt: skip
 
     def __init__(self, parts: Parts, cleaner: Cleaner) -> None:
@@ -87,6 +87,10 @@ class Publishes:
         """Bytes of the entries of these messages."""
         self.traits = 0
         """What at least one of the messages has; see `Index.add`."""
+        self.levels = b""
+        """The level of each message, once all are taken; empty if all have the default one."""
+        self.lasts: dict[int, int] = {}
+        """The last seq of each of these levels."""
         self.tx = 0
         """If the batch is a part of a transaction over several queues: its number in the broker's journal, else 0."""
         self.atomic: list[AtomicWrite] = []
@@ -251,12 +255,12 @@ class Publishes:
                 text = "the transaction settles more than the queue's cap has room to log"
                 return self._refuse(publish, QueueFull(text))
         messages = publish.messages[publish.next :]
-        if publish.has_facts:
-            names = self._unique_names()
-            if names.any_must_wait(messages):
+        if publish.flags & FACTS:
+            names, asked = self._unique_names(), names_of(publish)
+            if names.any_must_wait(asked):
                 return STOP
             seq = self._state.next_seq + len(self.messages)
-            messages = names.without_duplicates(messages, publish, seq)
+            messages = names.without_duplicates(asked, publish, seq)
             self._space -= names.bytes_each * len(messages)
             self._count(publish.messages[publish.next :], {each: seq + place for place, each in enumerate(messages)})
         self._parts.write_queue.publishes.popleft()
@@ -295,8 +299,8 @@ class Publishes:
     def _refusal_of(self, publish: AtomicWrite) -> CurbstoneError | None:
         """Return an error if the groups, unique names or batches of a publish are too many for the queue, else None."""
         error = self._crowded(publish.messages)
-        if error is None and publish.has_facts:
-            error = self._unique_names().refusal(publish.messages)
+        if error is None and publish.flags & FACTS:
+            error = self._unique_names().refusal(names_of(publish))
             batched = [each for each in publish.messages if each.orders is not None and each.orders.batched]
             if error is None and batched:
                 error = self._parts.count_batches().refusal(batched)
@@ -364,11 +368,14 @@ class Publishes:
             messages, size = messages[publish.next : publish.inspection.fit], 0
         elif publish.next:
             messages, size = messages[publish.next :], 0
-        names = self._unique_names() if publish.has_facts else None
+        names = self._unique_names() if publish.flags & FACTS else None
+        if names is not None and (publish.flags & BATCHED or self.left_out):
+            return self._take_each(publish, messages)
         more = names.bytes_each if names is not None else 0
         tries = self._tries_bytes
         if self._fit_at_once(messages, size, more):
-            if names is None or names.take_all(messages, self._state.next_seq + len(self.messages)):
+            seq = self._state.next_seq + len(self.messages)
+            if names is None or names.take_all(messages, names_of(publish)[: len(messages)], seq):
                 self._space -= more * len(messages)
                 self._put_in(publish, messages, size)
                 if publish.next == len(publish.messages):
@@ -381,11 +388,12 @@ class Publishes:
         """Take messages of a publish one by one."""
         total, tries = self.bytes, self._tries_bytes
         seq = self._state.next_seq + len(self.messages)
+        asked = names_of(publish) if publish.flags & FACTS else []
         for index, message in enumerate(messages):
             error = self._crowded([message]) if message.orders is not None and message.orders.groups else None
             size = entry_bytes(message) + EXPIRY_BYTES
             tries += RELEASE_BYTES * self._parts.index.entitled_count(message)
-            name = name_of(message) if publish.has_facts else None
+            name = asked[index] if asked else None
             tallies = None
             if message.orders is not None and message.orders.batched:
                 tallies = self._parts.count_batches()
@@ -404,7 +412,7 @@ class Publishes:
                 if not holder and not name.replaces and names.must_wait(name):
                     self._put_in(publish, messages[:index])
                     return STOP
-                error = names.refusal([message])
+                error = names.refusal([name])
                 tries += names.bytes_each
                 self._space -= names.bytes_each
             is_next = total and total + size > self._space
@@ -478,7 +486,7 @@ class Publishes:
                 message.timestamp_ms = timestamp_ms
                 seq += 1
             self.bytes += plain_bytes
-            if publish.has_levels:
+            if publish.flags & LEVEL_BITS:
                 self._take_levels(messages)
         else:
             for message in messages:
@@ -496,6 +504,12 @@ class Publishes:
             publish.next += span
             if self.numbering is not None and span:
                 self.numbering.taken(publish, state.host.now_ms())
+
+    def note_levels(self) -> None:
+        """Note the levels of the messages, of which some have another than the default one; all are taken."""
+        levels = bytes([each.orders.level if each.orders is not None else 0 for each in self.messages])
+        self.levels = levels
+        self.lasts = {level: self._state.next_seq + levels.rfind(level) for level in {*levels}}
 
     def _put_in_with_orders(self, message: Message, default_ttl_ms: int) -> int:
         """Note what a message has that is not plain; return the bytes of its entry."""
@@ -516,13 +530,16 @@ class Publishes:
     def _take_levels(self, messages: list[Message]) -> None:
         """Note which messages have a level. One with a key loses it if keys are in order: that must not change."""
         in_order = self._state.options.key_limit == 1
+        any_left = False
         for message in messages:
             orders = message.orders
             if orders is not None and orders.level:
-                if in_order and KEY_MARK in message.headers and key_of(message.headers):
+                if in_order and message.headers.find(KEY_MARK) >= 0 and key_of(message.headers):
                     message.orders = changed(orders, level=0)
                 else:
-                    self.traits |= LEVELS
+                    any_left = True
+        if any_left:
+            self.traits |= LEVELS
 
     # --- room
 

@@ -359,8 +359,8 @@ class Writer:
         parts, state, segment = self._parts, self._state, commit.segment
         publishes, records = batch.publishes, batch.records
         if publishes.messages:
-            size, traits = publishes.bytes, publishes.traits
-            parts.index.add(publishes.messages, segment, batch.start, batch.end, size, traits)
+            size, traits, levels = publishes.bytes, publishes.traits, publishes.levels
+            parts.index.add(publishes.messages, segment, batch.start, batch.end, size, traits, levels)
             if publishes.names is not None and publishes.names.replaced:
                 publishes.names.settle()
             state.committed_end = publishes.messages[-1].seq + 1

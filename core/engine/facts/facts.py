@@ -23,7 +23,7 @@ from curbstone.core.engine.facts.kinds import (
     encode_seq,
     staged_key,
 )
-from curbstone.core.engine.log.format import Note, encode_note
+from curbstone.core.engine.log.format import Note, encode_notes
 from curbstone.core.engine.log.room import Room
 from curbstone.core.engine.state import QueueState
 from curbstone.core.errors import CurbstoneError, KeyReused, QueueFull
@@ -35,12 +35,19 @@ ENDED_AT_ONCE = 1024
 OF_GROUPS = (Note.LOSS, Note.ACKED)
 """The kinds of facts about declared groups; their keys are the groups' names."""
 
-Changes = dict[tuple[Note, bytes], bytes]
-"""Facts by kind and key, each with all its bytes."""
+Changes = dict[Note, dict[bytes, bytes]]
+"""Facts by kind and key, each with all its bytes. No kind is there without facts."""
 
 
 def put(changes: Changes, note: Note, value: bytes) -> None:
-    changes[note, KINDS[note].key_of(value)] = value
+    changes.setdefault(note, {})[KINDS[note].key_of(value)] = value
+
+
+def _remove(changes: Changes, note: Note, key: bytes) -> None:
+    """Remove a fact, if it is there."""
+    facts = changes.get(note)
+    if facts is not None and facts.pop(key, None) is not None and not facts:
+        del changes[note]
 
 
 Fact = tuple[bytes, int]
@@ -86,7 +93,8 @@ class Facts:
 
     def get(self, note: Note, key: bytes) -> bytes | None:
         """Return the bytes of a fact, or None if there is none."""
-        value = self.changed.get((note, key)) if self.changed else None
+        changed = self.changed.get(note)
+        value = changed.get(key) if changed is not None else None
         if value is None:
             known = self._known.get(note)
             fact = known.get(key) if known is not None else None
@@ -98,10 +106,9 @@ class Facts:
 
     def has_any(self, note: Note, keys: set[bytes]) -> bool:
         """Return whether there is a fact of a kind with one of these keys; it may have ended."""
-        known = self._known.get(note)
-        if known is not None and not known.keys().isdisjoint(keys):
-            return True
-        return bool(self.changed) and any([(note, key) in self.changed for key in keys])
+        return any(
+            [not facts.keys().isdisjoint(keys) for facts in (self._known.get(note), self.changed.get(note)) if facts]
+        )
 
     def count(self, note: Note) -> int:
         """Return how many facts of a kind are in the log, with those that have ended and are not forgotten yet."""
@@ -122,10 +129,10 @@ class Facts:
         """Forget a fact. If its kind is withdrawn in the log, the next batch does so; of others, notes may remain."""
         known = self._known.get(note)
         if KINDS[note].is_withdrawn:
-            if (note, key) in self.changed or (known is not None and key in known):
-                self.changed[note, key] = KINDS[note].nothing(key)
+            if key in self.changed.get(note, ()) or (known is not None and key in known):
+                put(self.changed, note, KINDS[note].nothing(key))
             return
-        self.changed.pop((note, key), None)
+        _remove(self.changed, note, key)
         if known is not None and known.pop(key, None) is not None:
             self._room.notes(-KINDS[note].room)
 
@@ -168,20 +175,21 @@ class Facts:
         known = self._known.get(note, {})
         return [key for key, _ in takewhile(lambda item: item[1][1] < log_start, known.items())]
 
-    def _remember(self, note: Note, key: bytes, value: bytes, segment: int) -> None:
-        """Take in that the log has a fact."""
+    def _remember(self, note: Note, facts: dict[bytes, bytes], segment: int) -> None:
+        """Take in that the log has facts of a kind."""
         kind = KINDS[note]
         known = self._known.get(note)
         if known is None:
             known = self._known[note] = {}
-        is_new = known.pop(key, None) is None
-        known[key] = (value, segment)
-        if is_new:
-            self._room.notes(kind.room)
-            if kind.end_ms is not None:
+        before = len(known)
+        for key, value in facts.items():
+            is_new = known.pop(key, None) is None
+            known[key] = (value, segment)
+            if is_new and kind.end_ms is not None:
                 if self._ends is None:
                     self._ends = {}
                 heappush(self._ends.setdefault(note, []), (kind.end_ms(value), key))
+        self._room.notes(kind.room * (len(known) - before))
 
     def forget_ended(self, note: Note) -> None:
         """Forget facts of a kind that have ended and, if they make way for new ones, the first of too many."""
@@ -198,7 +206,7 @@ class Facts:
             fact = known.get(key)
             if fact is None:
                 continue
-            end_ms = kind.end_ms(self.changed.get((note, key), fact[0]))
+            end_ms = kind.end_ms(self.changed.get(note, {}).get(key, fact[0]))
             if end_ms == noted_ms:
                 self.forget(note, key)
             else:  # it was set again since: so each fact has one entry, however often it changes
@@ -220,9 +228,16 @@ class Facts:
                     if segment >= log_start:
                         break
                     if end_ms is None or end_ms(value) > now_ms:
-                        repeated[Note(number), key] = value
-        changed = dict(self.changed)
-        notes = [encode_note(note, value) for (note, _), value in {**repeated, **changed, **new}.items()]
+                        repeated.setdefault(Note(number), {})[key] = value
+        changed = {note: facts.copy() for note, facts in self.changed.items()}
+        noted = new
+        if repeated or changed:
+            none: dict[bytes, bytes] = {}
+            noted = {
+                note: {**repeated.get(note, none), **changed.get(note, none), **new.get(note, none)}
+                for note in [*repeated, *changed, *new]
+            }
+        notes = [encode_notes(note, facts.values()) for note, facts in noted.items()]
         return BatchFacts(b"".join(notes), new, changed, repeated) if notes else EMPTY
 
     def logged(self, facts: BatchFacts, segment: int) -> None:
@@ -230,27 +245,33 @@ class Facts:
 
         While it was being written, some that held already may have been forgotten, or have changed again.
         """
-        for (note, key), value in facts.repeated.items():
+        for note, repeated in facts.repeated.items():
             known = self._known[note]
-            if known.pop(key, None) is not None:
-                known[key] = (value, segment)
-        for (note, key), value in facts.changed.items():
-            now = self.changed.get((note, key))
-            if now is not None:
-                self._take_in(note, key, value, segment)
-            if now == value:
-                del self.changed[note, key]
-        for (note, key), value in facts.new.items():
-            self._take_in(note, key, value, segment)
+            for key, value in repeated.items():
+                if known.pop(key, None) is not None:
+                    known[key] = (value, segment)
+        for note, changed in facts.changed.items():
+            for key, value in changed.items():
+                now = self.changed.get(note, {}).get(key)
+                if now is not None:
+                    self._take_in(note, {key: value}, segment)
+                if now == value:
+                    _remove(self.changed, note, key)
+        for note, new in facts.new.items():
+            self._take_in(note, new, segment)
             if KINDS[note].makes_way:
                 self.forget_ended(note)
 
-    def _take_in(self, note: Note, key: bytes, value: bytes, segment: int) -> None:
+    def _take_in(self, note: Note, facts: dict[bytes, bytes], segment: int) -> None:
+        """Take in facts that are in the log, and that others are withdrawn."""
         kind = KINDS[note]
-        if not kind.is_withdrawn or value != kind.nothing(key):
-            self._remember(note, key, value, segment)
-        elif note in self._known and self._known[note].pop(key, None) is not None:
-            self._room.notes(-kind.room)
+        if kind.is_withdrawn:
+            gone = [key for key, value in facts.items() if value == kind.nothing(key)]
+            for key in gone:
+                if self._known.get(note, {}).pop(key, None) is not None:
+                    self._room.notes(-kind.room)
+            facts = {key: value for key, value in facts.items() if key not in gone}
+        self._remember(note, facts, segment)
 
     def recover(self, number: int, value: bytes, segment: int, earlier: Collection[str]) -> None:
         """Take in a note that recovery has read.
@@ -262,9 +283,9 @@ class Facts:
             return
         note = Note(number)
         key = KINDS[note].key_of(value)
-        self._take_in(note, key, value, segment)
+        self._take_in(note, {key: value}, segment)
         if note in OF_GROUPS:
-            self.changed.pop((note, key), None)
+            _remove(self.changed, note, key)
             name = key.decode()
             if name in earlier or name not in self._state.meta.groups:
                 self.forget(note, key)

@@ -255,10 +255,13 @@ class Index:
             self.reader.forget(run)
             self.runs.drop(run)
 
-    def add(self, messages: list[Message], segment: Segment, start: int, end: int, size: int, traits: int) -> None:
+    def add(
+        self, messages: list[Message], segment: Segment, start: int, end: int, size: int, traits: int, levels: bytes
+    ) -> None:
         """Take in published messages that are on disk now, in one batch; their entries have `size` bytes.
 
-        `traits` are what at least one of the messages has; 0 if all are plain.
+        `traits` are what at least one of the messages has; 0 if all are plain. `levels` has the level of each; it is
+        empty if all have the default one.
         """
         self._state.stats.published += len(messages)
         first = messages[0].seq
@@ -267,7 +270,7 @@ class Index:
         if is_new:
             run.time_ms = messages[0].timestamp_ms
         for message in messages:
-            if KEY_MARK in message.headers:
+            if message.headers.find(KEY_MARK) >= 0:
                 run.is_keyed = True
                 break
         shift = first - run.first
@@ -282,8 +285,7 @@ class Index:
             run.bits |= bits << shift
             self.unnamed.pends(len(messages))
         self.reader.keep(run, is_new, messages, size)
-        if traits & LEVELS:
-            levels = bytes([each.orders.level if each.orders is not None else 0 for each in messages])
+        if levels:
             self.rank(run, first, levels, are_new=True)
             for message in messages if traits & GROUPS else messages[:1]:
                 of_these = 1 << (message.seq - run.first) if traits & GROUPS else bits << shift

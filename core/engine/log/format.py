@@ -214,25 +214,19 @@ def encode_extras(message: Message) -> bytes:
 
 def encode_entries(messages: Iterable[Message], first_seq: int, parts: list[bytes]) -> int:
     """Append the entries of `messages` to `parts`; return the batch flags for what some of them have."""
-    any_extras = any_levels = any_batched = False
+    seen = 0
+    any_extras = False
     pack = ENTRY.pack
     for message in messages:
         headers = message.headers
         body = message.body
-        if message.expires_ms or message.orders is not None:
-            orders = message.orders
-            level = flags = 0
-            if orders is not None:
-                level = orders.level
-                flags = level | NAMED if orders.named else level
-                if orders.batched:
-                    flags |= BATCHED
-                    any_batched = True
+        orders = message.orders
+        if orders is not None or message.expires_ms:
+            flags = orders.flags if orders is not None else 0
+            seen |= flags
             extras = encode_extras(message) if message.expires_ms or (orders is not None and orders.groups) else b""
             size = ENTRY_BYTES + len(extras) + len(headers) + len(body)
             parts.append(pack(size, message.seq - first_seq, message.timestamp_ms, len(headers), flags, len(extras)))
-            if level:
-                any_levels = True
             if extras:
                 any_extras = True
                 parts.append(extras)
@@ -241,8 +235,8 @@ def encode_entries(messages: Iterable[Message], first_seq: int, parts: list[byte
             parts.append(pack(size, message.seq - first_seq, message.timestamp_ms, len(headers), 0, 0))
         parts.append(headers)
         parts.append(body)
-    flags = Flag.BATCHED if any_batched else 0
-    return flags | (Flag.EXTRAS if any_extras else 0) | (Flag.LEVELS if any_levels else 0)
+    batch_flags = Flag.BATCHED if seen & BATCHED else 0
+    return batch_flags | (Flag.EXTRAS if any_extras else 0) | (Flag.LEVELS if seen & LEVEL_BITS else 0)
 
 
 def decode_entries(data: bytes, offset: int, count: int, first_seq: int) -> list[Message]:
@@ -481,6 +475,12 @@ def settled_bytes(group: str, runs: int) -> int:
 
 def encode_note(kind: Note, payload: bytes) -> bytes:
     return _NOTE.pack(kind, len(payload)) + payload
+
+
+def encode_notes(kind: Note, payloads: Iterable[bytes]) -> bytes:
+    """Return notes of one kind."""
+    pack = _NOTE.pack
+    return b"".join([pack(kind, len(payload)) + payload for payload in payloads])
 
 
 def encode_log_start(number: int) -> bytes:

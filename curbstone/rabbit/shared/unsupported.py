@@ -7,8 +7,9 @@ from typing import Any, NoReturn
 
 from curbstone.core.errors import NoSuchGroup, NotSupported
 from curbstone.core.headers import key_of
-from curbstone.core.message import Message, any_named, any_with_facts
+from curbstone.core.message import Message, flags_of
 from curbstone.core.options import QueueOptions
+from curbstone.core.orders import BATCHED, NAMED
 from curbstone.core.positions import Backlog, GroupInfo
 from curbstone.core.values import NOBODY, Done
 
@@ -42,9 +43,10 @@ _LOCAL_OPTIONS = frozenset(
 
 def check_orders(messages: Sequence[Message]) -> None:
     """Raise NotSupported for a message with an ordering key, a unique name or a batch."""
-    if any_named(messages):
+    flags = flags_of(messages)
+    if flags & NAMED:
         _refuse(NAMES)
-    if any_with_facts(messages):
+    if flags & BATCHED:
         _refuse(BATCHES)
     if any([key_of(message.headers) for message in messages]):
         _refuse(ORDERING)

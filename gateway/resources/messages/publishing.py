@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 from curbstone.access.rights import Right
 from curbstone.core.batches import BATCH, BATCH_SIZE, BATCH_TO, has_batch
 from curbstone.core.errors import BadRequest, CurbstoneError
-from curbstone.core.message import Message, any_named
-from curbstone.core.orders import MARKS, changed, has_name, level_in, orders_in, orders_of
+from curbstone.core.message import Message, flags_of
+from curbstone.core.orders import MARKS, NAMED, changed, has_name, level_in, orders_in, orders_of
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats import cloud_events
 from curbstone.gateway.formats.idempotency import HEADER, key_of
@@ -81,7 +81,7 @@ async def publish(queue: Queue, scope: AnyScope, messages: list[Message], *, ato
                 raise BadRequest("a numbered producer must not send an Idempotency-Key")
             return await _publish_numbered(queue, messages, numbered, atomic=atomic)
     _, first, count = await answer(lambda done: queue.publish(messages, done, atomic=atomic, key=key))
-    if any_named(messages) and (count > 1 or messages[0].seq):
+    if flags_of(messages) & NAMED and (count > 1 or messages[0].seq):
         return _named(queue, messages)
     return Stored([queue.message_id(seq) for seq in range(first, first + count)], 0)
 
@@ -98,7 +98,7 @@ async def _publish_numbered(queue: Queue, messages: list[Message], numbered: Num
     outcomes = await answers_for(
         len(messages), lambda done: queue.publish(messages, done, atomic=atomic, numbered=numbered)
     )
-    if any_named(messages) and messages[-1].seq:
+    if flags_of(messages) & NAMED and messages[-1].seq:
         return _named(queue, messages)
     seqs = [seq for first, count in outcomes if first for seq in range(first, first + count)]
     repeats = len(messages) - len(seqs)
@@ -144,7 +144,7 @@ async def read_message(scope: AnyScope, receive: Receive, settings: GatewaySetti
             named=has_name(message.headers),
             batched=has_batch(message.headers),
         )
-    elif any([mark in message.headers for mark in MARKS]):
+    elif any([message.headers.find(mark) >= 0 for mark in MARKS]):
         message.orders = orders_in(message.headers)
     if meter is not None:
         meter.count(1, len(message.body) + len(message.headers))

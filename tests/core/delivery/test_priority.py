@@ -270,6 +270,23 @@ def test_damaged_page_loses_only_damaged_messages(lab: Lab, queue: LocalQueue) -
 # --- what the log says
 
 
+@pytest.mark.parametrize(("window", "commits"), [(5, 1), (2, 2)])
+def test_priorities_are_marked_in_advance_if_there_is_room_for_all(
+    lab: Lab, queue: LocalQueue, window: int, commits: int
+) -> None:
+    publish(lab, queue, 4, 9)  # so that there are these priorities
+    lab.pop_all(queue)
+    peer = Peer(lab, queue, window=window)
+    before = queue.stats.commits
+    publish(lab, queue, 4, 9, 4)
+    assert queue.stats.commits - before == commits
+    assert peer.seqs == [4, 3, 5][:window]
+    lab.restart("kill")
+    again = Peer(lab, lab.reopened(queue), window=9)
+    tried = [int(seq in peer.seqs) for seq in (4, 3, 5)]
+    assert list(zip(again.seqs, again.tries, strict=True)) == list(zip((4, 3, 5), tried, strict=True))
+
+
 def test_only_delivered_priorities_count_as_tried_after_a_crash(lab: Lab, queue: LocalQueue) -> None:
     publish(lab, queue, 4, 9, 4, 0, 9)
     peer = Peer(lab, queue, window=3)
