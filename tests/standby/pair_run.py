@@ -139,7 +139,9 @@ class PairRun(Run):
         else:
             applier.close()
         Applier(standby.disk, SimSyncs(), StateFiles(standby.disk, b"")).promote()
-        if not (self.is_sync or self._has_handed_over):
+        # Without a sync what was handed over is in memory only, and the standby lost its power before it served.
+        has_lost_memory = position is None and self.sync.kind != "always"
+        if not self.is_sync and (not self._has_handed_over or has_lost_memory):
             self._lose_behind(cut)
         self._gap = rng.choice(GAPS)
         old, self.disk = self.disk, standby.disk
