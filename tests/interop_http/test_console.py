@@ -54,7 +54,7 @@ def test_message_is_shown_as_text(page: Page) -> None:
     open_queue(page, "shop/orders")
     press(page, "Open")
     assert page.wait_for("document.querySelector('pre')?.textContent") == NASTY
-    assert "a<b" in page.evaluate("document.querySelector('tr.open_page dl').innerText")
+    assert "a<b" in page.evaluate("document.querySelector('tr.opened dl').innerText")
     assert page.evaluate("document.title") == "Curbstone"
     assert page.evaluate("document.querySelectorAll('main img, main script').length") == 0
 
@@ -108,7 +108,7 @@ def test_dead_letters_show_the_reason_and_can_be_redriven(page: Page, server: Se
     page.wait_for("document.querySelectorAll('tbody tr').length === 2")
     open_queue(page, "shop/dead")
     press(page, "Open")
-    shown = page.wait_for("document.querySelector('tr.open_page dl')?.innerText")
+    shown = page.wait_for("document.querySelector('tr.opened dl')?.innerText")
     assert "no such customer" in shown and "rejected" in shown
     press(page, "Redrive …")
     press(page, "Redrive")
@@ -178,4 +178,4 @@ def test_open_batches_are_shown(page: Page, server: ServerProcess) -> None:
     )
     assert cells == "import <1>1 of 210imported"
     press(page, "Open")
-    assert "import <1>" in page.wait_for("document.querySelector('tr.open_page dl')?.innerText")
+    assert "import <1>" in page.wait_for("document.querySelector('tr.opened dl')?.innerText")
