@@ -56,7 +56,7 @@ class Ending:
         self._end()
 
 
-def shipped(disk: Disk, host: AsyncioHost, settings: Settings) -> Disk:
+def shipping_disk(disk: Disk, host: AsyncioHost, settings: Settings) -> Disk:
     """Return the disk for the engine: the same one, or one whose changes followers receive.
 
     Raise DataDirectoryError if the directory is a copy that was not promoted.

@@ -206,7 +206,7 @@ def open_engine(host: AsyncioHost, settings: Settings, whole: asyncio.Event) -> 
         disk = OsDisk(settings.data, open_files.shares(open_files.raise_limit()).files)
         broker = Broker.open(
             host,
-            replication.shipped(disk, host, settings),
+            replication.shipping_disk(disk, host, settings),
             defaults=QueueOptions(cap=settings.cap, max_message_size=settings.max_message_size),
             sync=settings.sync,
             max_cap=settings.max_cap,

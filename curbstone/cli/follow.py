@@ -44,7 +44,7 @@ def follow(target: str, *, keep_s: int, base_every_s: int, every_s: int) -> None
     pauses = Backoff(0.5, 30)
     recorded_bytes = 0
     is_stopped = False
-    was_there = False
+    has_connected = False
     """Whether the server was reached: then no option is wrong."""
     try:
         with private_files():
@@ -57,7 +57,7 @@ def follow(target: str, *, keep_s: int, base_every_s: int, every_s: int) -> None
                     try:
                         for piece in _pieces(recorder):
                             recorded_bytes += piece
-                            was_there = True
+                            has_connected = True
                             pauses.reset()
                     except KeyboardInterrupt:
                         is_stopped = True
@@ -70,7 +70,7 @@ def follow(target: str, *, keep_s: int, base_every_s: int, every_s: int) -> None
                     if isinstance(error, Refused) and error.status in FINAL:
                         raise
                     is_wrong = isinstance(error, WrongStore) or isinstance(error, CommandFailed) and error.code == WRONG
-                    if is_wrong and not was_there:
+                    if is_wrong and not has_connected:
                         raise
                     pause_s = pauses.next_s()
                     log.warning("%s; trying again in %g s", _why(error), pause_s)
@@ -83,9 +83,9 @@ def _pieces(recorder: Recorder) -> Iterator[int]:
     """Record connections one after the other; yield the bytes of each piece. Return never."""
     while True:
         shown_s = time.monotonic()
-        asked = {"name": socket.gethostname()[:100], **recorder.request()}
+        request = {"name": socket.gethostname()[:100], **recorder.request()}
         recorder.begin()
-        with Client() as client, client.stream("POST", "/v2/standby/stream", json=asked, timeout=SILENT_S) as pieces:
+        with Client() as client, client.stream("POST", "/v2/standby/stream", json=request, timeout=SILENT_S) as pieces:
             was_attached = False
             for piece in pieces:
                 bases = recorder.receive(piece)

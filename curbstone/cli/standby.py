@@ -68,7 +68,7 @@ def standby(
     Until then it serves only its own status, and answers all other requests with 503. It logs as `curbstone serve`
     does, and ends at SIGTERM or Ctrl-C.
     """
-    from curbstone.cli.standby_process import StandbyProcess, is_to_serve
+    from curbstone.cli.standby_process import StandbyProcess, should_serve
     from curbstone.gateway.resources.server.standby_status import StandbyStatus
     from curbstone.process import logs
     from curbstone.settings import load
@@ -85,7 +85,7 @@ def standby(
         from curbstone.standby.lease_watch import LeaseWatch
 
         lease = LeaseWatch(settings)
-    if not is_to_serve(settings.data, lease):
+    if not should_serve(settings.data, lease):
         process = StandbyProcess(settings.data, discards=discard, lease=lease, verify_every_s=verify_every_s)
         try:
             status = StandbyStatus(of, process.figures, str(settings.sync), settings.max_ttl)

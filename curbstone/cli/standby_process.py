@@ -47,14 +47,14 @@ ACK_S = 0.2
 """How often is acknowledged what has changed, if the server does not wait for it."""
 ACK_S_MAX = 1.0
 """How often is acknowledged in any case."""
-LOOK_S = 0.1
-ANSWER_S_MAX = 60
+POLL_S = 0.1
+REPLY_S_MAX = 60
 BEHIND_BYTES = 8 * 1024 * 1024
 """After so many bytes without a pause it is far behind."""
 PAUSE_S = 0.005
 """A server that has nothing more to send pauses for longer than that."""
 
-REQUEST, ANSWER = "promote", "promoted"
+REQUEST, REPLY = "promote", "promoted"
 
 log = logging.getLogger("curbstone.standby")
 
@@ -84,11 +84,11 @@ class StandbyProcess:
         """Whether there is something to acknowledge."""
         self._wake = threading.Event()
         """Set when the process has to look at what is asked."""
-        self._asked: bool | None = None
+        self._promotion: bool | None = None
         """Whether it is to be promoted: with what may be lost, or only without."""
-        self._is_over = False
-        self._compares = False
-        self._was_there = False
+        self._is_ended = False
+        self._must_compare = False
+        self._has_connected = False
         self._lag = Lag()
         self._applied_bytes = 0
         self._trouble = ""
@@ -128,14 +128,14 @@ class StandbyProcess:
 
     def run(self) -> None:
         """Return when it was promoted. Raise CommandFailed if the server refuses for good, or KeyboardInterrupt."""
-        runs = [self._acknowledge, self._look, *([self._watch] if self._lease is not None else [])]
+        runs = [self._acknowledge, self._watch_requests, *([self._watch_lease] if self._lease is not None else [])]
         if self._verify_every_s is not None:
-            runs.append(partial(self._verifier.run_every, self._verify_every_s, lambda: self._is_over))
+            runs.append(partial(self._verifier.run_every, self._verify_every_s, lambda: self._is_ended))
         helpers = [threading.Thread(target=run, daemon=True) for run in runs]
         pauses = Backoff(0.2, 10)
         try:
             with private_files():
-                for name in (REQUEST, ANSWER):
+                for name in (REQUEST, REPLY):
                     (self._data / STATE_DIR / name).unlink(missing_ok=True)
                 for helper in helpers:
                     helper.start()
@@ -144,7 +144,7 @@ class StandbyProcess:
                         self._follow(pauses)
                     except (CommandFailed, BadFrame, CannotFollow) as error:
                         self._failed(error)
-                        if self._asked is None:
+                        if self._promotion is None:
                             pause_s = pauses.next_s()
                             log.warning("%s; trying again in %g s", error, pause_s)
                             self._wake.wait(pause_s)
@@ -152,9 +152,9 @@ class StandbyProcess:
                     except (_DiskFailed, SyncFailed) as error:
                         log.error("%s", error)
                         self._trouble = str(error)
-                        self._begin_anew()
+                        self._reopen()
         finally:
-            self._is_over = True
+            self._is_ended = True
             if self._lease is not None:
                 self._lease.close()
             self._threads.close()
@@ -163,22 +163,22 @@ class StandbyProcess:
 
     def _failed(self, error: Exception) -> None:
         """Raise the error if another attempt does not help."""
-        self._compares = isinstance(error, BadFrame)
+        self._must_compare = isinstance(error, BadFrame)
         if isinstance(error, CannotFollow):
             raise CommandFailed(f"{self._data} can't follow {self._url()}: {error}") from None
-        if isinstance(error, Refused) and error.status in FINAL and not self._was_there:
+        if isinstance(error, Refused) and error.status in FINAL and not self._has_connected:
             raise error
-        if isinstance(error, CommandFailed) and error.code == WRONG and not self._was_there:
+        if isinstance(error, CommandFailed) and error.code == WRONG and not self._has_connected:
             raise error
 
     def _url(self) -> str:
         return self._client.url if self._client is not None else "the server"
 
-    def _begin_anew(self) -> None:
+    def _reopen(self) -> None:
         """Note what is wrong with the disk, and begin as a new process does."""
         while True:
             try:
-                self._copy.applier.give_up()
+                self._copy.applier.record_failure()
                 self._copy.close()
                 self._copy = self._opened()
                 return
@@ -196,12 +196,12 @@ class StandbyProcess:
                 raise CommandFailed(f"{client.url} is a standby, too: it has no changes to follow")
             if not facts["enabled"]:
                 raise Refused(501, f"{client.url} can't be followed: start it with --standby-backlog 64MiB")
-            self._was_there = True
-            self._meet(facts["server"], facts["term"])
+            self._has_connected = True
+            self._assign(facts["server"], facts["term"])
             life = int(facts["life"], 16)
             try:
-                asked = self._request(life, compares=self._compares)
-                self._receive(client, asked, pauses)
+                request = self._request(life, compares=self._must_compare)
+                self._receive(client, request, pauses)
             except Refused as error:
                 if error.status != 410:
                     raise
@@ -210,13 +210,13 @@ class StandbyProcess:
                 self._copy.attached = None
                 self._lag.begin()
 
-    def _meet(self, server: str, term: int) -> None:
+    def _assign(self, server: str, term: int) -> None:
         state = self._copy.state
         if state.is_server and state.server == server and term > state.term and not self._discards:
-            self._keep(state.term)
+            self._set_aside(state.term)
         self._copy.assign(server, term)
 
-    def _keep(self, term: int) -> None:
+    def _set_aside(self, term: int) -> None:
         """Move what a former server has aside: some of it may be confirmed, and on no other disk."""
         kept = self._data.with_name(f"{self._data.name}.kept-{term}")
         if kept.exists():
@@ -243,11 +243,11 @@ class StandbyProcess:
         except OSError as error:
             raise _DiskFailed(f"the copy can't be read: {error.strerror or error}") from error
 
-    def _receive(self, client: Client, asked: dict[str, Any], pauses: Backoff) -> None:
+    def _receive(self, client: Client, request: dict[str, Any], pauses: Backoff) -> None:
         copy = self._copy
         was_attached = was_complete = False
         in_a_row, applied_s = 0, time.monotonic()
-        with client.stream("POST", "/v2/standby/stream", json=asked, timeout=SILENT_S) as pieces:
+        with client.stream("POST", "/v2/standby/stream", json=request, timeout=SILENT_S) as pieces:
             for piece in pieces:
                 has_paused = time.monotonic() - applied_s > PAUSE_S
                 self._apply(piece)
@@ -264,19 +264,19 @@ class StandbyProcess:
                     self._more.set()
                 else:
                     in_a_row = 0 if has_paused else in_a_row + len(piece)
-                    self._catch_up(is_behind=in_a_row > BEHIND_BYTES)
+                    self._switch_syncs(is_behind=in_a_row > BEHIND_BYTES)
                 if not was_attached:
                     was_attached = True
                     pauses.reset()
-                    self._compares = False
-                    how = "comparing" if asked.get("had") else "copying everything"
+                    self._must_compare = False
+                    how = "comparing" if request.get("had") else "copying everything"
                     log.info("following %s%s", client.url, "" if attached.is_resumed else f": {how}")
                 if not was_complete and copy.applier.is_usable:
                     was_complete = True
                     log.info("the copy is complete: %s into this run of the server", size(copy.applier.applied))
         raise CommandFailed(f"{client.url} ended the stream")
 
-    def _catch_up(self, *, is_behind: bool) -> None:
+    def _switch_syncs(self, *, is_behind: bool) -> None:
         """Apply without syncs while there is much to apply. Not if the server waits, for then that slows it down."""
         applier = self._copy.applier
         is_catching_up = self._copy.state.is_catching_up
@@ -295,7 +295,7 @@ class StandbyProcess:
         while True:
             try:
                 if is_full:
-                    self._copy.applier.work()
+                    self._copy.applier.apply_waiting()
                 else:
                     self._copy.receive(piece)
                 return
@@ -313,7 +313,7 @@ class StandbyProcess:
         client: Client | None = None
         last: dict[str, Any] = {}
         last_ms = 0
-        while not self._is_over:
+        while not self._is_ended:
             self._more.wait(ACK_S)
             self._more.clear()
             copy, begun_ms = self._copy, now_ms()
@@ -341,35 +341,35 @@ class StandbyProcess:
 
     # --- promotion
 
-    def _look(self) -> None:
+    def _watch_requests(self) -> None:
         """Look for what is asked."""
-        asked = self._data / STATE_DIR / REQUEST
-        while not self._is_over:
-            time.sleep(LOOK_S)
-            if self._asked is not None or not asked.exists():
+        request_file = self._data / STATE_DIR / REQUEST
+        while not self._is_ended:
+            time.sleep(POLL_S)
+            if self._promotion is not None or not request_file.exists():
                 continue
             try:
-                accepts_loss = json.loads(asked.read_bytes())["accepts_loss"] is True
-                asked.unlink()
+                accepts_loss = json.loads(request_file.read_bytes())["accepts_loss"] is True
+                request_file.unlink()
                 self._check(accepts_loss=accepts_loss)
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # it is being written
             except NotPromoted as error:
-                self._answer("refused", error)
+                self._reply("refused", error)
             else:
-                self._ask(accepts_loss=accepts_loss)
+                self._request_promotion(accepts_loss=accepts_loss)
 
-    def _watch(self) -> None:
+    def _watch_lease(self) -> None:
         """Look at the lease, and take it when that is allowed."""
         lease, reported = self._lease, ""
         assert lease is not None
-        while not self._is_over:
+        while not self._is_ended:
             why = ""
             try:
                 lease.refresh()
-                if self._asked is None and not self._copy.is_handed_over:
+                if self._promotion is None and not self._copy.is_handed_over:
                     self._check(accepts_loss=False)
-                    self._ask(accepts_loss=False)
+                    self._request_promotion(accepts_loss=False)
             except NotPromoted as error:
                 why = f"this copy does not take the lease, which is over: {error}" if lease.is_expired else ""
             except (OSError, ValueError) as error:
@@ -386,15 +386,15 @@ class StandbyProcess:
         else:
             self._copy.check(accepts_loss=accepts_loss)
 
-    def _ask(self, *, accepts_loss: bool) -> None:
+    def _request_promotion(self, *, accepts_loss: bool) -> None:
         """Have the thread that receives promote the copy."""
-        self._asked = accepts_loss
+        self._promotion = accepts_loss
         self._wake.set()
         if self._client is not None:
             self._client.interrupt()
 
     def _is_promoted(self) -> bool:
-        accepts_loss, self._asked = self._asked, None
+        accepts_loss, self._promotion = self._promotion, None
         if self._copy.is_handed_over:
             accepts_loss = False
         if accepts_loss is None:
@@ -408,21 +408,21 @@ class StandbyProcess:
                 possible_loss = copy.promote(accepts_loss=accepts_loss)
         except (NotPromoted, SyncFailed, OSError) as error:
             log.error("not promoted: %s", error)
-            self._answer("refused", error)
+            self._reply("refused", error)
             return False
         text = promoted(self._copy, possible_loss)
         log.warning("%s", text)
-        self._answer("done", text)
+        self._reply("done", text)
         return True
 
-    def _answer(self, kind: str, text: object) -> None:
-        fresh = self._data / STATE_DIR / f"{ANSWER}.new"
+    def _reply(self, kind: str, text: object) -> None:
+        fresh = self._data / STATE_DIR / f"{REPLY}.new"
         with suppress(OSError):
             fresh.write_text(json.dumps({kind: str(text)}), encoding="utf-8")
-            fresh.rename(self._data / STATE_DIR / ANSWER)
+            fresh.rename(self._data / STATE_DIR / REPLY)
 
 
-def is_to_serve(data: Path, lease: LeaseWatch | None = None) -> bool:
+def should_serve(data: Path, lease: LeaseWatch | None = None) -> bool:
     """Return whether a directory was promoted, and the server of the settings was not promoted after it.
 
     With a lease, this decides instead; also for the directory of a server that never had a copy.
@@ -451,7 +451,7 @@ def promote(data: Path, *, accepts_loss: bool) -> str:
     try:
         disk = OsDisk(data, FILES_MAX)
     except DataDirectoryError:
-        return _asked_for(data, accepts_loss)
+        return _request_and_wait(data, accepts_loss)
     threads = SyncThreads(lambda: None)
     try:
         copy = SecondCopy(disk, boot_id(), threads, now_ms)
@@ -465,25 +465,25 @@ def promote(data: Path, *, accepts_loss: bool) -> str:
         disk.close()
 
 
-def _asked_for(data: Path, accepts_loss: bool) -> str:
+def _request_and_wait(data: Path, accepts_loss: bool) -> str:
     if StateFiles(OsDisk(data, is_shared=True), b"").state.is_server:
         raise CommandFailed(f"{data} is that of a server already, and it runs")
-    asked, answer = data / STATE_DIR / REQUEST, data / STATE_DIR / ANSWER
-    answer.unlink(missing_ok=True)
-    fresh = asked.with_suffix(".new")
+    request_file, reply_file = data / STATE_DIR / REQUEST, data / STATE_DIR / REPLY
+    reply_file.unlink(missing_ok=True)
+    fresh = request_file.with_suffix(".new")
     fresh.write_text(json.dumps({"accepts_loss": accepts_loss}), encoding="utf-8")
-    fresh.rename(asked)
-    until_s = time.monotonic() + ANSWER_S_MAX
+    fresh.rename(request_file)
+    until_s = time.monotonic() + REPLY_S_MAX
     while time.monotonic() < until_s:
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
         with suppress(FileNotFoundError):
-            found = json.loads(answer.read_bytes())
-            answer.unlink()
+            found = json.loads(reply_file.read_bytes())
+            reply_file.unlink()
             if "done" in found:
                 return str(found["done"])
             raise CommandFailed(f"{data} was not promoted: {found['refused']}")
-    asked.unlink(missing_ok=True)
-    raise CommandFailed(f"the process that keeps {data} did not answer in {ANSWER_S_MAX} s")
+    request_file.unlink(missing_ok=True)
+    raise CommandFailed(f"the process that keeps {data} did not answer in {REPLY_S_MAX} s")
 
 
 def promoted(copy: SecondCopy, possible_loss: str) -> str:

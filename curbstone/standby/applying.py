@@ -32,11 +32,11 @@ _WAIT_FOR_SYNCS = frozenset(
 
 
 class SyncFailed(Exception):
-    """A sync has failed. `Applier.give_up` has to be called; then the copy is made anew, in full, on a good disk."""
+    """A sync has failed. After `Applier.record_failure` a full copy has to be made, on a disk that works."""
 
 
 class DiskFull(Exception):
-    """There is no room for a frame. It can be tried again: `Applier.work`."""
+    """There is no room for a frame. It can be tried again: `Applier.apply_waiting`."""
 
 
 class Syncs(Protocol):
@@ -72,7 +72,7 @@ class Applier:
         self._decoder = Decoder(0)
         self._frames: deque[Frame] = deque()
         """Frames that are not applied yet."""
-        self._again_until = 0
+        self._replay_until = 0
         """Up to where frames may be applied for the second time; 0 for none. They are applied when all are there."""
         self._is_copying = False
         """Whether a copy has to be received first. Until it begins, the disk is as it was."""
@@ -90,7 +90,7 @@ class Applier:
     @property
     def is_usable(self) -> bool:
         """Whether a server could start on what is there, if it were synced."""
-        return self.state_files.state.is_complete and not (self._is_copying or self._again_until or self._failure)
+        return self.state_files.state.is_complete and not (self._is_copying or self._replay_until or self._failure)
 
     @property
     def has_failed(self) -> bool:
@@ -118,11 +118,11 @@ class Applier:
             self._sync_now()
             self.state_files.change(is_catching_up=False)
         elif not self._is_copying:
-            self._note(self.applied, self.applied)
+            self._save_position(self.applied, self.applied)
         position = self.state_files.position
         assert self.state_files.can_resume and position is not None
         self._connect(position.life, position.applied)
-        self._again_until = position.at_most if position.at_most > position.applied else 0
+        self._replay_until = position.at_most if position.at_most > position.applied else 0
         return position
 
     def begin(self, life: int, position: int) -> None:
@@ -132,7 +132,7 @@ class Applier:
 
     def _connect(self, life: int, position: int) -> None:
         self._is_first = self._is_copying = False
-        self._again_until = 0
+        self._replay_until = 0
         self._wait_for_syncs()
         self._close_files("")
         self._life = life
@@ -143,57 +143,57 @@ class Applier:
 
     def receive(self, data: bytes) -> None:
         """Apply what has been received. Raise BadFrame, DiskFull, SyncFailed or OSError."""
-        self.take(self._decoder.feed(data))
+        self.apply_frames(self._decoder.feed(data))
 
-    def take(self, frames: Iterable[Frame]) -> None:
+    def apply_frames(self, frames: Iterable[Frame]) -> None:
         """Apply frames that are decoded. Raise what `receive` raises."""
         self._frames.extend(frames)
-        self.work()
+        self.apply_waiting()
 
-    def work(self) -> None:
+    def apply_waiting(self) -> None:
         """Apply the frames that wait."""
         try:
-            self._work()
+            self._apply_waiting()
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise DiskFull(str(error)) from error
             raise
 
-    def _work(self) -> None:
-        if self._again_until:
-            if not self._frames or self._frames[-1].end < self._again_until:
+    def _apply_waiting(self) -> None:
+        if self._replay_until:
+            if not self._frames or self._frames[-1].end < self._replay_until:
                 return
             self.state_files.change(is_complete=False)  # until the last one is applied, it is between two moments
         while self._frames:
-            run = self._run()
-            self._note(self.applied, run[-1].end)
+            run = self._next_frames()
+            self._save_position(self.applied, run[-1].end)
             for frame in run:
                 self._apply(frame)
                 self._frames.popleft()
                 self.applied = frame.end
             if run[0].kind not in _OF_DATA:
-                self._note(self.applied, self.applied)
-            if self._again_until and self.applied >= self._again_until:
+                self._save_position(self.applied, self.applied)
+            if self._replay_until and self.applied >= self._replay_until:
                 self._wait_for_syncs()
                 self._sync_now()
                 self.state_files.change(is_complete=True)
-                self._again_until = 0
-        self._note(self.applied, self.applied)
+                self._replay_until = 0
+        self._save_position(self.applied, self.applied)
 
-    def _run(self) -> list[Frame]:
+    def _next_frames(self) -> list[Frame]:
         """Return the next frames, which may be applied for a second time together: one of a name, or some of data."""
         run: list[Frame] = []
         for frame in self._frames:
-            if run and (frame.kind not in _OF_DATA or frame.start >= self._again_until > 0):
+            if run and (frame.kind not in _OF_DATA or frame.start >= self._replay_until > 0):
                 break
             run.append(frame)
             if frame.kind not in _OF_DATA:
                 break
         return run
 
-    def _note(self, applied: int, at_most: int) -> None:
+    def _save_position(self, applied: int, at_most: int) -> None:
         if self.state_files.state.is_complete and not self._is_copying:
-            self.state_files.note(Position(self._life, applied, at_most))
+            self.state_files.save_position(Position(self._life, applied, at_most))
 
     def catch_up(self) -> None:
         """Apply without syncs from now on, because it is far behind: with them it would never come closer.
@@ -236,7 +236,7 @@ class Applier:
             skips_ids=skips_ids,
         )
 
-    def give_up(self) -> None:
+    def record_failure(self) -> None:
         """Note durably what is wrong with the disk. If this raises OSError it has to be tried again."""
         if self._failure is not None:
             self.state_files.change(wants_full_copy=True)
@@ -444,7 +444,7 @@ class Applier:
 
     def _end_copy(self, _frame: Frame) -> None:
         self._sync_now()
-        self.state_files.note(Position(self._life, self.applied, self.applied))
+        self.state_files.save_position(Position(self._life, self.applied, self.applied))
         self.state_files.change(is_complete=True, wants_full_copy=False)
         self._is_copying = False
 

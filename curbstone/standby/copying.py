@@ -144,12 +144,12 @@ class Copy:
             there = new + path.removeprefix(old) if is_at_or_below(path, old) else path
             if is_shipped(there):
                 left[there] = known
-        self._take(left)
+        self._set_left(left)
 
     def _removed(self, gone: str) -> None:
-        self._take({path: known for path, known in self._left.items() if not is_at_or_below(path, gone)})
+        self._set_left({path: known for path, known in self._left.items() if not is_at_or_below(path, gone)})
 
-    def _take(self, left: dict[str, list[bytes]]) -> None:
+    def _set_left(self, left: dict[str, list[bytes]]) -> None:
         """Take over a list of what is left, whose first file may be another one."""
         before, now = next(iter(self._left.values()), None), next(iter(left.values()), None)
         if now is not before:  # the same list, and not only an equal one, is that of the same file

@@ -22,7 +22,7 @@ ACK_S_MAX = 10
 """How long the standby has to acknowledge everything."""
 TAKEN_S_MAX = 5
 """How long the standby has to take over; after that somebody has to promote it."""
-LOOK_S = 0.02
+POLL_S = 0.02
 
 logger = logging.getLogger("curbstone")
 
@@ -102,7 +102,7 @@ class Handover:
         while standby.acknowledged < self._mark:
             if standby.is_closed or self._now_s() > until_s:
                 raise Conflict(f"{self.name} has not acknowledged everything in {ACK_S_MAX} s; nothing was changed")
-            self._pause(LOOK_S)
+            self._pause(POLL_S)
         if self._give is not None:
             self._give()
         try:
@@ -120,4 +120,4 @@ class Handover:
         standby.take_over()
         until_s = self._now_s() + TAKEN_S_MAX
         while not standby.is_closed and self._now_s() < until_s:
-            self._pause(LOOK_S)
+            self._pause(POLL_S)

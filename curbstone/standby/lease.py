@@ -159,7 +159,7 @@ class Holder:
         self._sent: dict[str, tuple[Lease, int]] = {}
         """Writes in place of this version, each with when it was sent. Each may have taken effect, or still may."""
         self._is_in_doubt = False
-        self._given: Lease | None = None
+        self._handover_lease: Lease | None = None
         """The record that hands the lease over, until it is sent."""
         self._ends_ms = 0
         """While it hands over: when it has to have ended."""
@@ -197,7 +197,7 @@ class Holder:
             self._ends_ms = self._now_ms() + HAND_OVER_MS_MAX
             term = self.lease.term + 1
             self._renewed_ms = None
-            self._given = replace(self.lease, holder=holder, name=name, term=term, url="", sync=())
+            self._handover_lease = replace(self.lease, holder=holder, name=name, term=term, url="", sync=())
 
     # --- the store
 
@@ -206,12 +206,12 @@ class Holder:
         with self._lock:
             if self._is_in_doubt:
                 return Call()
-            given, self._given = self._given, None
-            if given is None and self._pause_ms() > 0:
+            handover_lease, self._handover_lease = self._handover_lease, None
+            if handover_lease is None and self._pause_ms() > 0:
                 return None
-            if given is not None:
+            if handover_lease is not None:
                 self.valid_until_ms = 0
-            lease = replace(given or self.lease, write=secrets.token_hex(8))
+            lease = replace(handover_lease or self.lease, write=secrets.token_hex(8))
             self._sent[lease.write] = lease, self._now_ms()
             return Call(lease, self._version)
 
@@ -221,7 +221,12 @@ class Holder:
             return self._pause_ms()
 
     def _pause_ms(self) -> int:
-        if self._is_in_doubt or self._given or self._renewed_ms is None or self.lease.sync != self._in_store.sync:
+        if (
+            self._is_in_doubt
+            or self._handover_lease
+            or self._renewed_ms is None
+            or self.lease.sync != self._in_store.sync
+        ):
             return 0
         return max(self._renewed_ms + self.lease.ttl_ms // RENEWALS - self._now_ms(), 0)
 
@@ -248,7 +253,7 @@ class Holder:
                 # Writes in place of an older version can't take effect any more.
                 self._version, self._in_store, self._renewed_ms = found.version, found.lease, sent_ms
                 self._sent.clear()
-            if sent_ms is not None and self._given is None:
+            if sent_ms is not None and self._handover_lease is None:
                 self.valid_until_ms = sent_ms + lease.ttl_ms - MARGIN_MS
                 self._ends_ms = 0
 

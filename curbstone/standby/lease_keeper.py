@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from curbstone.core.disk import Disk
     from curbstone.settings import Settings
 
-AGAIN_S = 0.5
+RETRY_S = 0.5
 """The pause after a call to the store has failed."""
-LOOK_S = 0.02
+POLL_S = 0.02
 
 logger = logging.getLogger("curbstone")
 
@@ -60,10 +60,10 @@ class LeaseKeeper:
         self.replaced: Lease | None = None
         """The lease of another server, if there is one."""
         self._store = store
-        self._given_to = ""
+        self._handover_to = ""
         """The copy that it is handed over to."""
         self._wake = threading.Event()
-        self._alive_ms: int | None = None
+        self._heartbeat_ms: int | None = None
         """When the server's thread was seen last; None if it does not serve yet."""
 
     def start(self) -> None:
@@ -75,7 +75,7 @@ class LeaseKeeper:
             try:
                 if self.is_stuck:
                     raise OSError("the server does not answer")
-                self._work()
+                self._call_store()
                 pause_s = self.holder.pause_ms() / 1000
             except Replaced as error:
                 self.replaced = error.lease
@@ -83,11 +83,11 @@ class LeaseKeeper:
                 return
             except (OSError, BadLease) as error:
                 logger.warning("the lease can't be renewed: %s", error)
-                pause_s = AGAIN_S
+                pause_s = RETRY_S
             self._wake.wait(pause_s)
             self._wake.clear()
 
-    def _work(self) -> None:
+    def _call_store(self) -> None:
         """Make the calls to the store that are due. Raise Replaced, OSError or BadLease."""
         while (call := self.holder.call()) is not None:
             try:
@@ -100,15 +100,15 @@ class LeaseKeeper:
         """Try until the lease is held. Blocks. Raise Replaced."""
         while not self.holder.holds:
             try:
-                self._work()
+                self._call_store()
             except (OSError, BadLease) as error:
                 logger.warning("the lease can't be taken: %s", error)
-                time.sleep(AGAIN_S)
+                time.sleep(RETRY_S)
 
     @property
     def end_reason(self) -> str:
         """Why the server has to end, or ""."""
-        if self.replaced is not None and self.replaced.holder != self._given_to:
+        if self.replaced is not None and self.replaced.holder != self._handover_to:
             return str(Replaced(self.replaced))
         if self.holder.is_expired:
             return "the lease could not be renewed in time, and a standby may take it"
@@ -117,12 +117,12 @@ class LeaseKeeper:
     @property
     def is_stuck(self) -> bool:
         """Whether the server has not called `heartbeat` for a third of the ttl, so that another one should serve."""
-        alive_ms = self._alive_ms
-        return alive_ms is not None and now_ms() - alive_ms > self.holder.lease.ttl_ms // RENEWALS
+        heartbeat_ms = self._heartbeat_ms
+        return heartbeat_ms is not None and now_ms() - heartbeat_ms > self.holder.lease.ttl_ms // RENEWALS
 
     def heartbeat(self) -> None:
         """The server's thread is running. Called at least every second."""
-        self._alive_ms = now_ms()
+        self._heartbeat_ms = now_ms()
 
     def name_in_sync(self, *copies: str) -> None:
         """Have the record name the copies that every confirm waits for."""
@@ -132,14 +132,14 @@ class LeaseKeeper:
 
     def hand_over(self, copy: str, name: str) -> None:
         """Hand the lease over to a copy. Blocks. After Unavailable, the server continues once it holds it again."""
-        self._given_to = copy
+        self._handover_to = copy
         self.holder.hand_over(copy, name)
         self._wake.set()
         while not (self.holder.holds or self.holder.is_expired):
             if self.replaced is not None and self.replaced.holder == copy:
                 return
-            time.sleep(LOOK_S)
-        self._given_to = ""
+            time.sleep(POLL_S)
+        self._handover_to = ""
         raise Unavailable(f"the lease could not be handed over to {name}; nothing was changed")
 
     def figures(self) -> LeaseFigures:

@@ -9,7 +9,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from curbstone.standby.lease import Found, Lease, UnfitStore
-from curbstone.standby.object_stores import failed, opened
+from curbstone.standby.object_stores import as_os_error, open_store
 
 NEVER = json.dumps({"e_tag": '"00000000000000000000000000000000"', "version": "1"})
 """A version that no object has."""
@@ -22,7 +22,7 @@ class ObjectLease:
         """Raise OSError if the environment lacks something."""
         folder, _, self._name = url.rpartition("/")
         # No retries by itself: a second attempt fails if the first one has taken effect.
-        self._store = opened(folder, timeout_s, max_retries=0)
+        self._store = open_store(folder, timeout_s, max_retries=0)
 
     def check(self) -> None:
         """See `LeaseStore`. It is tried with another object, NAME.check."""
@@ -32,7 +32,7 @@ class ObjectLease:
             except (AlreadyExistsError, PreconditionError):
                 continue
             except BaseError as error:
-                raise failed(error) from None
+                raise as_os_error(error) from None
             if not may_succeed:
                 raise UnfitStore("it replaces objects whatever their version is")
 
@@ -44,7 +44,7 @@ class ObjectLease:
         except FileNotFoundError:
             return None
         except BaseError as error:
-            raise failed(error) from None
+            raise as_os_error(error) from None
         return Found(Lease.decode(data), _version(found.meta))
 
     def write(self, lease: Lease, version: str | None) -> str:
@@ -52,7 +52,7 @@ class ObjectLease:
         try:
             return _version(obstore.put(self._store, self._name, lease.encode(), mode=_mode(version)))
         except BaseError as error:
-            raise failed(error) from None
+            raise as_os_error(error) from None
 
     def close(self) -> None:
         """See `LeaseStore`: the library does that."""

@@ -15,7 +15,7 @@ import obstore
 from obstore.exceptions import BaseError
 
 from curbstone.core.errors import DataDirectoryError
-from curbstone.standby.object_stores import failed, opened
+from curbstone.standby.object_stores import as_os_error, open_store
 
 CALL_S = 60
 RETRIES_MAX = 2
@@ -31,7 +31,7 @@ class ObjectParts:
         """Raise WrongStore."""
         self.url = url
         self.sync_ms = sync_ms
-        self._store = opened(url, CALL_S, RETRIES_MAX)
+        self._store = open_store(url, CALL_S, RETRIES_MAX)
         self._sizes: dict[str, int] = {}
         self._index = ""
         self._claim = b""
@@ -45,7 +45,7 @@ class ObjectParts:
         try:
             obstore.put(self._store, name, claim)
         except (BaseError, FileNotFoundError) as error:
-            raise failed(error) from None
+            raise as_os_error(error) from None
         self._index, self._claim = name, claim
 
     def _check_claim(self) -> None:
@@ -57,7 +57,7 @@ class ObjectParts:
         try:
             found = obstore.list_with_delimiter(self._store)["objects"]
         except (BaseError, FileNotFoundError) as error:
-            raise failed(error) from None
+            raise as_os_error(error) from None
         self._sizes = {each["path"]: each["size"] for each in found}
         return list(self._sizes)
 
@@ -72,7 +72,7 @@ class ObjectParts:
         except FileNotFoundError:
             raise FileNotFoundError(f"{self.url}: there is no {name}") from None
         except BaseError as error:
-            raise failed(error) from None
+            raise as_os_error(error) from None
         yield data
 
     def begin(self, name: str) -> _Object:
@@ -85,7 +85,7 @@ class ObjectParts:
         try:
             obstore.put(self._store, name, data, mode="create", use_multipart=False)
         except (BaseError, FileNotFoundError) as error:
-            raise failed(error) from None
+            raise as_os_error(error) from None
 
     def remove(self, names: Sequence[str]) -> None:
         """See `PartStore`."""
@@ -94,7 +94,7 @@ class ObjectParts:
         except FileNotFoundError:
             return
         except BaseError as error:
-            raise failed(error) from None
+            raise as_os_error(error) from None
 
 
 class _Object:

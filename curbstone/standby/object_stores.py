@@ -14,11 +14,11 @@ from curbstone.standby.part_store import WrongStore
 
 _STATUS = re.compile(r"(.* status code: (\d{3})[\w ]*)")
 """The part of an error that ends with the status of the reply; its body may follow."""
-_FINAL = {"301", "400", "401", "403", "404"}
+_FINAL_STATUSES = {"301", "400", "401", "403", "404"}
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
-def opened(url: str, timeout_s: float, max_retries: int) -> ObjectStore:
+def open_store(url: str, timeout_s: float, max_retries: int) -> ObjectStore:
     """Return the store whose objects are below a URL. Raise OSError if the environment lacks something."""
     options: dict[str, Any] = {"timeout": f"{timeout_s:g}s", "connect_timeout": f"{min(timeout_s, 10):g}s"}
     if os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true":
@@ -27,10 +27,10 @@ def opened(url: str, timeout_s: float, max_retries: int) -> ObjectStore:
     try:
         return from_url(url, client_options=options, retry_config=retries)
     except BaseError as error:
-        raise WrongStore(str(failed(error))) from None
+        raise WrongStore(str(as_os_error(error))) from None
 
 
-def failed(error: Exception) -> OSError:
+def as_os_error(error: Exception) -> OSError:
     """Return an error in one line, without the library's debugging output and the body of the reply.
 
     It is a WrongStore if the store has answered that there is no such place, or that the credentials do not suffice.
@@ -41,4 +41,4 @@ def failed(error: Exception) -> OSError:
         return OSError(line)
     code = _CODE.search(text)
     line = reply[1] + (f" ({code[1]})" if code is not None else "")
-    return WrongStore(line) if reply[2] in _FINAL else OSError(line)
+    return WrongStore(line) if reply[2] in _FINAL_STATUSES else OSError(line)

@@ -47,7 +47,7 @@ class Recorder:
 
     def request(self) -> dict[str, Any]:
         """Return what to ask the server for."""
-        self._leave()
+        self._complete_part()
         last = self.history.parts[-1] if self.history.parts else None
         if last is None:
             return {"copy_all": True}
@@ -71,10 +71,10 @@ class Recorder:
 
     def begin(self) -> None:
         """A connection begins."""
-        self._leave()
+        self._complete_part()
         self._head, self._attached = b"", None
 
-    def _leave(self) -> None:
+    def _complete_part(self) -> None:
         """Complete the part that is being written."""
         self.copy_bytes = self.copy_bytes_max = 0
         if self._writer is not None:
@@ -159,7 +159,7 @@ class Recorder:
     def close(self) -> None:
         """Leave everything so that the next one can complete it. Raise OSError."""
         if not self._store.grows:
-            self._leave()
+            self._complete_part()
         elif self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -64,7 +64,7 @@ class Progress(Protocol):
         """Begin. Yield a function to be called with the number of things just done."""
 
 
-class _AtTheEnd:
+class _SyncAtEnd:
     """Makes no sync when it begins, because everything is synced at the end. Implements `applying.Syncs`."""
 
     def start(self, _job: Callable[[], None], done: Callable[[OSError | None], None]) -> Callable[[], None]:
@@ -133,11 +133,11 @@ def _restore(history: PartStore, at_ms: int | None, data: Path, progress: Progre
     try:
         with _reading(history, at_ms, progress) as (base, frames):
             files = StateFiles(disk, b"")
-            applier = Applier(disk, _AtTheEnd(), files)
+            applier = Applier(disk, _SyncAtEnd(), files)
             applier.begin(base.life, base.start)
             try:
                 while some := list(islice(frames, FRAMES_AT_ONCE)):
-                    applier.take(some)
+                    applier.apply_frames(some)
             except BadFrame as error:
                 raise BackupError(str(error)) from None
             reached_ms = max(applier.time_ms, base.last_ms)

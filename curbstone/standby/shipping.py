@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DID_NOTHING = frozenset(
+UNCHANGED_ERRORS = frozenset(
     {
         *(errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG),
         *(errno.ENFILE, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS),
@@ -56,7 +56,7 @@ class ShippedFile:
         try:
             self._file.truncate(size)
         except OSError as error:
-            self._disk.failed(error)
+            self._disk.on_error(error)
             raise
         if self.path is not None:
             self._disk.stream.add(Kind.TRUNCATE, self.path, size)
@@ -82,7 +82,7 @@ class ShippingDisk:
         """The lease of the server whose disk this is, if it has one."""
         self._open: dict[str, set[ShippedFile]] = {}
         """The open files, by path."""
-        self._leaving: set[str] = set()
+        self._being_removed: set[str] = set()
         """Deleted queues whose directories have been renamed, and are being removed."""
         self.has_failed = False
         """Whether a sync has failed, so that what is read may not be on the disk."""
@@ -124,9 +124,9 @@ class ShippingDisk:
     def list_dir(self, path: str) -> list[str]:
         return self.inner.list_dir(path)
 
-    def failed(self, error: OSError) -> None:
+    def on_error(self, error: OSError) -> None:
         """A call has failed. If it may have changed something, those who receive the stream have to compare."""
-        if not isinstance(error, FileNotFoundError | FileExistsError) and error.errno not in DID_NOTHING:
+        if not isinstance(error, FileNotFoundError | FileExistsError) and error.errno not in UNCHANGED_ERRORS:
             self.stream.invalidate()
 
     def _change(self, make: Callable[[], None], kind: Kind, path: str, payload: Sequence[bytes] = ()) -> None:
@@ -134,7 +134,7 @@ class ShippingDisk:
         try:
             make()
         except OSError as error:
-            self.failed(error)
+            self.on_error(error)
             raise
         self.stream.add(kind, path, payload=payload)
 
@@ -156,7 +156,7 @@ class ShippingDisk:
 
     def _rename(self, old: str, new: str) -> None:
         self.inner.rename(old, new)
-        self._replaced(new)
+        self._detach_files(new)
         for path in [path for path in self._open if is_at_or_below(path, old)]:
             there = new + path.removeprefix(old)
             moved = self._open.pop(path)
@@ -165,10 +165,10 @@ class ShippingDisk:
             if is_shipped(there):
                 self._open[there] = moved
         if is_being_removed(new):
-            self._leaving.add(new)
+            self._being_removed.add(new)
         self.stream.renamed(old, new)
 
-    def _replaced(self, path: str) -> None:
+    def _detach_files(self, path: str) -> None:
         """What was at a path is replaced or removed; later writes to its open files are not shipped."""
         for each in [each for each in self._open if is_at_or_below(each, path)]:
             for file in self._open.pop(each):
@@ -182,16 +182,16 @@ class ShippingDisk:
             self.inner.remove(path)
 
     def remove_tree(self, path: str) -> None:
-        if is_shipped(path) or path in self._leaving:
+        if is_shipped(path) or path in self._being_removed:
             with self.stream.lock:
                 self._change(lambda: self._remove(self._remove_all, path), Kind.RMTREE, path)
-                self._leaving.discard(path)
+                self._being_removed.discard(path)
         else:
             self.inner.remove_tree(path)
 
     def _remove(self, remove: Callable[[str], None], path: str) -> None:
         remove(path)
-        self._replaced(path)
+        self._detach_files(path)
         self.stream.removed(path)
 
     def _remove_all(self, path: str) -> None:

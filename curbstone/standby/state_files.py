@@ -136,7 +136,7 @@ class StateFiles:
                 in_sync=InSync.NO,
             )
 
-    def note(self, position: Position) -> None:
+    def save_position(self, position: Position) -> None:
         """Note how far the stream is applied."""
         if position != self.position and self._file is not None:
             data = _POSITION.pack(position.life, position.applied, position.at_most, self._boot)

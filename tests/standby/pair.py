@@ -165,7 +165,7 @@ class Pair:
         self._is_aimed = self.standby.applier.has_failed  # what that sync should have made durable may be lost
         disk_recovers(self.rng, self.standby.disk)
         self.standby.disk.crash_in = -1
-        self.standby.applier.give_up()
+        self.standby.applier.record_failure()
         self.lose()
         self.standby.start()
 
@@ -317,7 +317,7 @@ class Pair:
                 self.receive(receives or rng.choice([1, 1, 2, 5, 50]))
                 did = True
             else:
-                standby.applier.work()
+                standby.applier.apply_waiting()
             if standby.syncs.pending and rng.random() < self._p_sync:
                 rng.choice(standby.syncs.pending)()
                 did = True

@@ -118,7 +118,7 @@ def _unlisted_kept(patch: Patch) -> None:
 
 
 def _failed_changes_ignored(patch: Patch) -> None:
-    _ignore(patch, ShippingDisk, "failed")
+    _ignore(patch, ShippingDisk, "on_error")
     _ignore(patch, Stream, "invalidate")
 
 
@@ -135,8 +135,8 @@ def _no_sync_at_a_start(patch: Patch) -> None:
 
 def _applied_twice(patch: Patch) -> None:
     """It is noted what is applied, and not what may be."""
-    original = Applier._note
-    patch.setattr(Applier, "_note", lambda self, applied, _at_most: original(self, applied, applied))
+    original = Applier._save_position
+    patch.setattr(Applier, "_save_position", lambda self, applied, _at_most: original(self, applied, applied))
 
 
 def _stale_files(patch: Patch) -> None:
@@ -215,7 +215,7 @@ def _resumes_anywhere(patch: Patch) -> None:
 
 
 def _failed_sync_forgotten(patch: Patch) -> None:
-    _ignore(patch, Applier, "give_up")
+    _ignore(patch, Applier, "record_failure")
 
 
 def _zeros_left_out(patch: Patch) -> None:

@@ -175,7 +175,7 @@ def test_standby_modules_are_imported_only_on_demand() -> None:
             return replication.followers_of(None, host, load({}))[0].figures()
 
         disk = Empty()
-        assert replication.shipped(disk, None, load({})) is disk
+        assert replication.shipping_disk(disk, None, load({})) is disk
         assert asyncio.run(followers()) is None
         sys.exit(any(name.startswith("curbstone.standby") for name in sys.modules))
     """
