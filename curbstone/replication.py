@@ -1,5 +1,7 @@
-"""What a server has to do with copies of it. Without `--standby-backlog`, and in a directory that was never a copy,
-nothing of `curbstone.standby` is imported."""
+"""Replication to standbys and other followers, as far as a server needs it when it starts.
+
+Without `--standby-backlog`, and in a directory that was never a copy, nothing of `curbstone.standby` is imported.
+"""
 
 from __future__ import annotations
 
@@ -27,27 +29,26 @@ STANDBY = "the standby"
 log = logging.getLogger("curbstone")
 
 FOLDER = "standby"
-"""What is recorded about copies, in the data directory."""
+"""The directory of the state files, in the data directory."""
 
 
 class Ending:
-    """Ends a server that another one has replaced: from then on it confirms nothing."""
+    """Shuts down a server that was replaced by another one: from then on it confirms nothing."""
 
     def __init__(self, host: AsyncioHost, end: Callable[[], object]) -> None:
         """`end` is called once, on the loop's thread."""
         self.has_begun = False
-        """Whether it has begun."""
         self.freeze, self.thaw = host.freeze, host.thaw
         self._loop = asyncio.get_running_loop()
         self._end = end
 
     def __call__(self, term: int) -> None:
-        """A server with this term has replaced this one. Called on any thread."""
+        """Shut down, because a server with this term has replaced this one. Called on any thread."""
         self.end_for(f"a copy of this server was promoted (term {term}) and has replaced it")
 
     def end_for(self, reason: str) -> None:
-        """End the server for a reason. Called on any thread."""
-        log.error("%s: it serves no more", reason)
+        """Shut down. Called on any thread."""
+        log.error("%s; this server shuts down", reason)
         self._loop.call_soon_threadsafe(self._begin)
 
     def _begin(self) -> None:
@@ -57,7 +58,7 @@ class Ending:
 
 
 def shipping_disk(disk: Disk, host: AsyncioHost, settings: Settings) -> Disk:
-    """Return the disk for the engine: the same one, or one whose changes followers receive.
+    """Return the disk for the engine: the same one, or one whose changes are sent to followers.
 
     Raise DataDirectoryError if the directory is a copy that was not promoted.
     """
@@ -67,8 +68,8 @@ def shipping_disk(disk: Disk, host: AsyncioHost, settings: Settings) -> Disk:
         files = StateFiles(disk, b"")
         if files.state.server and not files.state.is_server:
             raise DataDirectoryError(
-                f"the data directory {settings.data} is a copy of another server: let it follow with curbstone standby,"
-                f" or make it a server with curbstone promote {settings.data}"
+                f"the data directory {settings.data} is a copy of another server: run curbstone standby on it, or"
+                f" promote it with curbstone promote {settings.data}"
             )
         files.close()
     if not settings.standby_backlog:
@@ -85,7 +86,7 @@ def shipping_disk(disk: Disk, host: AsyncioHost, settings: Settings) -> Disk:
 
 
 def skip_ids(broker: Broker) -> None:
-    """Have no id given again that clients may have seen before a promotion. Blocks; before anything is served."""
+    """Prevent that ids which clients may have seen before a promotion are reused. Blocks; called before serving."""
     names = broker.disk.list_dir("")
     if FOLDER not in names and "ids" not in names:
         return
@@ -97,13 +98,13 @@ def skip_ids(broker: Broker) -> None:
 def followers_of(
     broker: ServedEngine, host: AsyncioHost, settings: Settings, end: Callable[[], object] | None = None
 ) -> tuple[Source, Ending]:
-    """Return what those get who follow the server, and what ends it; by default that ends the process."""
+    """Return the source of followers, and what shuts the server down; by default that ends the process."""
     ending = Ending(host, end or partial(signal.raise_signal, signal.SIGTERM))
     if settings.engine is not None:
-        why = "only a server with the local engine can be followed: the messages are in the cluster"
-        return NoFollowers(why), ending
+        reason = "followers need a server with the local engine; the messages of this one are in the cluster"
+        return NoFollowers(reason), ending
     if not settings.standby_backlog:
-        return NoFollowers("this server can't be followed: start it with --standby-backlog 64MiB"), ending
+        return NoFollowers("followers are not enabled on this server: start it with --standby-backlog 64MiB"), ending
     from curbstone.standby.followers import Followers
     from curbstone.standby.shipping import ShippingDisk
     from curbstone.standby.state_files import server_state_files
@@ -153,7 +154,7 @@ def _tick(
     fault: FaultWatch | None,
     has_waited: bool = False,
 ) -> None:
-    """Look at the clock now and then, for as long as the server runs."""
+    """Check the timeouts every `TICK_MS`, as long as the server runs."""
     if broker.shared.is_stopping or ending.has_begun:
         return
     followers.tick()
@@ -161,7 +162,7 @@ def _tick(
     if not is_waiting:
         broker.alarms.over(STANDBY)
     elif has_waited:
-        broker.alarms.note(STANDBY, "it is away, and nothing is confirmed without it")
+        broker.alarms.note(STANDBY, "not in sync, and nothing is confirmed until it is")
     if fault is not None:
         fault.tick()
     host.call_later(TICK_MS, partial(_tick, host, followers, broker, ending, fault, is_waiting))

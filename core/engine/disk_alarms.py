@@ -61,7 +61,7 @@ class DiskAlarms:
         self._probed.discard(matter)
         self._failing.discard(matter)
         if self._texts.pop(matter, None) is not None:
-            logger.info("%s: all is well again", matter, extra={"matter": matter})
+            logger.info("%s: recovered", matter, extra={"matter": matter})
 
     def ended(self, matter: str, error: BaseException | None) -> None:
         """Note how a job has ended.

@@ -1,6 +1,6 @@
-"""`curbstone backup --follow`: keeps the changes of a server as a history, until SIGTERM or Ctrl-C.
+"""`curbstone backup --follow`: records the changes of a server as a history, until SIGTERM or Ctrl-C.
 
-Whatever goes wrong on either side, what is stored is completed, and the next connection continues from its end.
+After any failure the stored history is completed, and the next connection continues from its end.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from curbstone.standby.recording import Recorder
 from curbstone.standby.restoring import shown
 
 SILENT_S = 10
-"""A server that sends nothing for so long counts as lost; it sends its clock each second."""
+"""The timeout of the stream; the server sends its clock every second."""
 SHOWN_S = 10
-"""How often the progress of a copy is shown."""
+"""The interval at which the progress of a copy is logged."""
 FINAL = (400, 401, 403, 404, 405, 501)
-"""Refusals that another attempt does not change."""
+"""Statuses that are not retried."""
 
 log = logging.getLogger("curbstone.follow")
 
 
 def follow(target: str, *, keep_s: int, base_every_s: int, every_s: int) -> None:
-    """Follow the server. Raise CommandFailed if it refuses for good, BackupError if TARGET is something else.
+    """Follow the server. Raise CommandFailed if it refuses permanently, BackupError if TARGET is not a history.
 
-    `every_s` is how often an object is written. Raise WrongStore if TARGET is no object store.
+    `every_s` is how often an object is written. Raise WrongStore if TARGET is not an object store.
     """
     logs.begin("info", "text")
     pauses = Backoff(0.5, 30)
     recorded_bytes = 0
     is_stopped = False
     has_connected = False
-    """Whether the server was reached: then no option is wrong."""
+    """Whether the server was reached, so that the options are right."""
     try:
         with private_files():
             store = objects_at(target, every_s * 1000) if is_url(target) else DirectoryParts(OsDisk(Path(target)))
@@ -65,7 +65,7 @@ def follow(target: str, *, keep_s: int, base_every_s: int, every_s: int) -> None
                     finally:
                         recorder.close()
                 except (BadFrame, OSError, CommandFailed) as error:
-                    if is_stopped:  # and the last part could not be stored
+                    if is_stopped:  # the last part could not be stored
                         raise
                     if isinstance(error, Refused) and error.status in FINAL:
                         raise
@@ -73,14 +73,14 @@ def follow(target: str, *, keep_s: int, base_every_s: int, every_s: int) -> None
                     if is_wrong and not has_connected:
                         raise
                     pause_s = pauses.next_s()
-                    log.warning("%s; trying again in %g s", _why(error), pause_s)
+                    log.warning("%s; retrying in %g s", _reason(error), pause_s)
                     time.sleep(pause_s)
     except KeyboardInterrupt:
         log.info("stopped; %s recorded", size(recorded_bytes))
 
 
 def _pieces(recorder: Recorder) -> Iterator[int]:
-    """Record connections one after the other; yield the bytes of each piece. Return never."""
+    """Record connections, one by one; yield the size of each piece. Never return."""
     while True:
         shown_s = time.monotonic()
         request = {"name": socket.gethostname()[:100], **recorder.request()}
@@ -93,9 +93,9 @@ def _pieces(recorder: Recorder) -> Iterator[int]:
                 if attached is not None and not was_attached:
                     was_attached = True
                     if not attached.is_resumed:
-                        log.info("following %s: copying everything", client.url)
+                        log.info("following %s: receiving a full copy", client.url)
                     else:
-                        log.info("following %s, from where it was left on", client.url)
+                        log.info("following %s: resuming", client.url)
                 for base in bases:
                     log.info("%s", _complete(base))
                 if recorder.is_copying and time.monotonic() - shown_s >= SHOWN_S:
@@ -109,10 +109,10 @@ def _pieces(recorder: Recorder) -> Iterator[int]:
 
 
 def _complete(base: Part) -> str:
-    return f"a copy of everything is complete; what the server has from {shown(base.last_ms)} on can be restored"
+    return f"full copy complete; every moment from {shown(base.last_ms)} on can be restored"
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"can't write to TARGET: {where}{error.strerror or error}"

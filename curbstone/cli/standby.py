@@ -1,4 +1,4 @@
-"""`curbstone standby` and `promote`: a second machine that keeps a copy of a server, and takes over."""
+"""`curbstone standby`, `switchover` and `promote`: a second machine with a copy of a server, which can take over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from curbstone.settings import Settings
 
 BACKLOG = "64MiB"
-"""What a promoted server keeps for others, unless the operator says otherwise."""
+"""The default of --standby-backlog for a promoted server."""
 
 Of = Annotated[str, typer.Option("--of", metavar="URL", help="HTTP address of the server; it needs --standby-backlog")]
 StatusAddr = Annotated[
@@ -27,14 +27,14 @@ StatusAddr = Annotated[
     typer.Option(
         "--status-addr",
         metavar="ADDRESS",
-        help="Where the standby answers /healthz, /readyz, /metrics and /v2/standby, without a login, until it is"
-        " promoted; in the form of --http-addr. Repeatable, or off. Default: --http-addr",
+        help="Address of /healthz, /readyz, /metrics and /v2/standby, without a login, until the standby is promoted;"
+        " in the form of --http-addr. Repeatable, or off. Default: --http-addr",
     ),
 ]
 Discard = Annotated[
     bool,
     typer.Option(
-        "--discard", help="Overwrite what DIR has of a former server. Else it is moved to DIR.kept-TERM beside it"
+        "--discard", help="Overwrite the data of a former server in DIR; by default they are moved to DIR.kept-TERM"
     ),
 ]
 VerifyEvery = Annotated[
@@ -58,15 +58,15 @@ def standby(
     cert_file: CertFileOption = "",
     **given: Any,
 ) -> int:
-    """Keep a copy of a running server, and become that server when it is promoted.
+    """Keep a copy of a running server, and replace that server when promoted.
 
-    DIR of --data gets a copy of everything, and then each change as the server makes it. `curbstone promote DIR` makes
-    it the server: this process then serves, with the options of `curbstone serve` that are given here. A directory that
+    The directory of --data receives a full copy, and then each change as the server makes it. `curbstone promote DIR`
+    promotes it: this process then serves, with the options of `curbstone serve` that are given here. A directory that
     was promoted before is served again, unless the server at URL was promoted after it; then it follows that one. With
     --lease it promotes itself when the server fails. TIME is a number with s, m, h or d.
 
-    Until then it serves only its own status, and answers all other requests with 503. It logs as `curbstone serve`
-    does, and ends at SIGTERM or Ctrl-C.
+    Until then it serves only its own status, and replies to all other requests with 503. It logs as `curbstone serve`
+    does, and stops at SIGTERM or Ctrl-C.
     """
     from curbstone.cli.standby_process import StandbyProcess, should_serve
     from curbstone.gateway.resources.server.standby_status import StandbyStatus
@@ -97,7 +97,7 @@ def standby(
 
 
 def _status_addresses(given: list[str] | None, settings: Settings) -> Sequence[Address]:
-    """Return where the standby serves its status. Raise SettingsError."""
+    """Return the addresses of the status. Raise SettingsError."""
     from curbstone.option_values import ADDRESSES
     from curbstone.settings import SettingsError, lacking
 
@@ -117,10 +117,10 @@ add_parameters(standby, standby, parameters(), None, without="given")
 
 
 def switchover() -> None:
-    """Have the standby become the server, without a loss.
+    """Switch over to the standby, without loss.
 
-    The server stops to confirm, waits until the standby has everything, and ends. Its clients connect to the standby,
-    which then serves. If that is not possible within 10 seconds, the server continues.
+    The server stops confirming, waits until the standby has everything, and shuts down. Clients reconnect to the
+    standby, which then serves. If that is not possible within 10 seconds, the server continues.
     """
     with Client() as client:
         done = client.call("POST", "/v2/standby/switchover").json()
@@ -134,10 +134,10 @@ def promote(
         typer.Option("--accept-loss", help="Promote it although something that was confirmed may be missing"),
     ] = False,
 ) -> None:
-    """Make a standby the server, for example because the server's machine has failed.
+    """Promote a standby to the server, for example because the server's machine has failed.
 
-    If `curbstone standby` runs on DIR, it begins to serve. Else start `curbstone serve` on it. Make sure that the
-    former server is stopped: it ends by itself only when a standby of the new server connects to it.
+    If `curbstone standby` runs on DIR, it starts serving. Otherwise start `curbstone serve` on it. Make sure that the
+    former server is stopped: it shuts down by itself only when a standby of the new server connects to it.
     """
     from curbstone.cli.standby_process import promote as promote_copy
 

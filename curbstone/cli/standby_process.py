@@ -1,4 +1,4 @@
-"""The process of `curbstone standby`: it keeps a copy of a server until it is promoted or ended.
+"""The process of `curbstone standby`: it keeps a copy of a server up to date until it is promoted or stopped.
 
 Three threads: one receives and applies, one acknowledges, and one looks for what `curbstone promote` asks. That is a
 file in the data directory, so only users who may write there can promote. Two more look at the lease, if there is one,
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     from curbstone.standby.lease_watch import LeaseWatch
 
 ACK_S = 0.2
-"""How often is acknowledged what has changed, if the server does not wait for it."""
+"""The interval of acknowledgements if something has changed and the server does not wait for them."""
 ACK_S_MAX = 1.0
-"""How often is acknowledged in any case."""
+"""The interval of acknowledgements if nothing has changed."""
 POLL_S = 0.1
 REPLY_S_MAX = 60
 BEHIND_BYTES = 8 * 1024 * 1024
-"""After so many bytes without a pause it is far behind."""
+"""After so many bytes without a pause the copy counts as far behind."""
 PAUSE_S = 0.005
-"""A server that has nothing more to send pauses for longer than that."""
+"""The shortest pause of a server that has nothing more to send."""
 
 REQUEST, REPLY = "promote", "promoted"
 
@@ -81,18 +81,18 @@ class StandbyProcess:
         self._threads = SyncThreads(self._synced)
         self._client: Client | None = None
         self._more = threading.Event()
-        """Whether there is something to acknowledge."""
+        """Set when there is something to acknowledge."""
         self._wake = threading.Event()
-        """Set when the process has to look at what is asked."""
+        """Set when a promotion is requested."""
         self._promotion: bool | None = None
-        """Whether it is to be promoted: with what may be lost, or only without."""
+        """The requested promotion: whether it accepts loss; None if none is requested."""
         self._is_ended = False
         self._must_compare = False
         self._has_connected = False
         self._lag = Lag()
         self._applied_bytes = 0
         self._trouble = ""
-        """Why it can't apply what it receives; "" if it can."""
+        """Why it can't apply the stream; "" if it can."""
         self._disk = OsDisk(data, FILES_MAX)
         self._copy = self._opened()
         self._verifier = CopyVerifier(data, lambda: self._copy)
@@ -104,7 +104,7 @@ class StandbyProcess:
         self._more.set()
 
     def figures(self) -> StandbyFigures:
-        """Return what is known of the copy."""
+        """Return the state of the copy."""
         copy, lag, now = self._copy, self._lag, now_ms()
         applier, state = copy.applier, copy.state
         lag.reached(applier.durable)
@@ -127,7 +127,7 @@ class StandbyProcess:
         )
 
     def run(self) -> None:
-        """Return when it was promoted. Raise CommandFailed if the server refuses for good, or KeyboardInterrupt."""
+        """Return once it is promoted. Raise CommandFailed if the server refuses permanently, or KeyboardInterrupt."""
         runs = [self._acknowledge, self._watch_requests, *([self._watch_lease] if self._lease is not None else [])]
         if self._verify_every_s is not None:
             runs.append(partial(self._verifier.run_every, self._verify_every_s, lambda: self._is_ended))
@@ -146,7 +146,7 @@ class StandbyProcess:
                         self._failed(error)
                         if self._promotion is None:
                             pause_s = pauses.next_s()
-                            log.warning("%s; trying again in %g s", error, pause_s)
+                            log.warning("%s; retrying in %g s", error, pause_s)
                             self._wake.wait(pause_s)
                         self._wake.clear()
                     except (_DiskFailed, SyncFailed) as error:
@@ -175,7 +175,7 @@ class StandbyProcess:
         return self._client.url if self._client is not None else "the server"
 
     def _reopen(self) -> None:
-        """Note what is wrong with the disk, and begin as a new process does."""
+        """Record the failure of the disk, and open the copy as a new process does."""
         while True:
             try:
                 self._copy.applier.record_failure()
@@ -183,7 +183,7 @@ class StandbyProcess:
                 self._copy = self._opened()
                 return
             except (OSError, SyncFailed) as error:
-                log.error("the disk fails: %s; trying again in 1 s", error)
+                log.error("the disk failed: %s; retrying in 1 s", error)
                 time.sleep(1)
 
     # --- the connection
@@ -193,9 +193,9 @@ class StandbyProcess:
             self._client = client
             facts = client.call("GET", "/v2/standby", timeout=SILENT_S).json()
             if facts.get("role") == "standby":
-                raise CommandFailed(f"{client.url} is a standby, too: it has no changes to follow")
+                raise CommandFailed(f"{client.url} is a standby itself and can't be followed")
             if not facts["enabled"]:
-                raise Refused(501, f"{client.url} can't be followed: start it with --standby-backlog 64MiB")
+                raise Refused(501, f"followers are not enabled on {client.url}: start it with --standby-backlog 64MiB")
             self._has_connected = True
             self._assign(facts["server"], facts["term"])
             life = int(facts["life"], 16)
@@ -217,7 +217,7 @@ class StandbyProcess:
         self._copy.assign(server, term)
 
     def _set_aside(self, term: int) -> None:
-        """Move what a former server has aside: some of it may be confirmed, and on no other disk."""
+        """Move the data of a former server aside: some of them may be confirmed, and on no other disk."""
         kept = self._data.with_name(f"{self._data.name}.kept-{term}")
         if kept.exists():
             raise CannotFollow(f"{kept} exists already; move it, or add --discard")
@@ -233,7 +233,7 @@ class StandbyProcess:
                     " elsewhere, then add --discard, which overwrites it"
                 ) from None
             raise CannotFollow(f"it can't be moved to {kept}: {error.strerror}; or add --discard") from None
-        log.warning("this was a server, of term %d: what it had is kept in %s", term, kept)
+        log.warning("this was a server of term %d; its data were moved to %s", term, kept)
         self._disk = OsDisk(self._data, FILES_MAX)
         self._copy = self._opened()
 
@@ -269,20 +269,20 @@ class StandbyProcess:
                     was_attached = True
                     pauses.reset()
                     self._must_compare = False
-                    how = "comparing" if request.get("had") else "copying everything"
-                    log.info("following %s%s", client.url, "" if attached.is_resumed else f": {how}")
+                    how = "comparing" if request.get("had") else "receiving a full copy"
+                    log.info("following %s: %s", client.url, "resuming" if attached.is_resumed else how)
                 if not was_complete and copy.applier.is_usable:
                     was_complete = True
-                    log.info("the copy is complete: %s into this run of the server", size(copy.applier.applied))
+                    log.info("the copy is complete, at position %s of the stream", size(copy.applier.applied))
         raise CommandFailed(f"{client.url} ended the stream")
 
     def _switch_syncs(self, *, is_behind: bool) -> None:
-        """Apply without syncs while there is much to apply. Not if the server waits, for then that slows it down."""
+        """Apply without syncs while the copy is far behind, unless confirms wait for it."""
         applier = self._copy.applier
         is_catching_up = self._copy.state.is_catching_up
         try:
             if is_behind and not is_catching_up and applier.is_usable:
-                log.info("far behind: catching up")
+                log.info("far behind: catching up without syncs")
                 applier.catch_up()
             elif is_catching_up and not is_behind:
                 applier.caught_up()
@@ -301,8 +301,8 @@ class StandbyProcess:
                 return
             except DiskFull as error:
                 if not is_full:
-                    log.error("there is no room: %s; trying again each second", error)
-                    self._trouble = f"there is no room: {error}"
+                    log.error("disk full: %s; retrying every second", error)
+                    self._trouble = f"disk full: {error}"
                 is_full = True
                 if self._wake.wait(1):
                     raise _DiskFailed(str(error)) from None
@@ -319,7 +319,7 @@ class StandbyProcess:
             copy, begun_ms = self._copy, now_ms()
             attached = copy.attached
             ack = copy.ack()
-            # While one that says nothing new is under way, another one has to wait.
+            # Nothing is sent without news, because an acknowledgement with news would have to wait for the reply.
             is_news = any(ack[name] != last.get(name) for name in ("durable", "is_usable"))
             if attached is None or not (is_news or begun_ms - last_ms >= ACK_S_MAX * 1000):
                 continue
@@ -332,8 +332,8 @@ class StandbyProcess:
                 self._lag.reached(copy.applier.durable)
                 last, last_ms = ack, begun_ms
             except (CommandFailed, OSError) as error:
-                if isinstance(error, Refused) and error.status != 409:  # else the other connection reports it
-                    log.warning("can't acknowledge: %s", error)
+                if isinstance(error, Refused) and error.status != 409:  # other errors are reported by the stream
+                    log.warning("can't send an acknowledgement: %s", error)
                 if client is not None:
                     client.__exit__(None, None, None)
                 client, last = None, {}
@@ -342,7 +342,7 @@ class StandbyProcess:
     # --- promotion
 
     def _watch_requests(self) -> None:
-        """Look for what is asked."""
+        """Poll for requests of `curbstone promote`."""
         request_file = self._data / STATE_DIR / REQUEST
         while not self._is_ended:
             time.sleep(POLL_S)
@@ -360,34 +360,34 @@ class StandbyProcess:
                 self._request_promotion(accepts_loss=accepts_loss)
 
     def _watch_lease(self) -> None:
-        """Look at the lease, and take it when that is allowed."""
+        """Poll the lease, and request a promotion when the copy may take it."""
         lease, reported = self._lease, ""
         assert lease is not None
         while not self._is_ended:
-            why = ""
+            reason = ""
             try:
                 lease.refresh()
                 if self._promotion is None and not self._copy.is_handed_over:
                     self._check(accepts_loss=False)
                     self._request_promotion(accepts_loss=False)
             except NotPromoted as error:
-                why = f"this copy does not take the lease, which is over: {error}" if lease.is_expired else ""
+                reason = f"the lease has expired, but this copy does not take it: {error}" if lease.is_expired else ""
             except (OSError, ValueError) as error:
-                why = f"the lease can't be read: {error}"
-            if why and why != reported:
-                log.warning("%s", why)
-            reported = why
+                reason = f"the lease can't be read: {error}"
+            if reason and reason != reported:
+                log.warning("%s", reason)
+            reported = reason
             time.sleep(lease.poll_s)
 
     def _check(self, *, accepts_loss: bool) -> None:
-        """Raise NotPromoted if the copy may not be promoted now."""
+        """Raise NotPromoted if the copy must not be promoted now."""
         if self._lease is not None:
             self._lease.possible_loss(self._copy, self._lag.current_ms, accepts_loss=accepts_loss)
         else:
             self._copy.check(accepts_loss=accepts_loss)
 
     def _request_promotion(self, *, accepts_loss: bool) -> None:
-        """Have the thread that receives promote the copy."""
+        """Have the receiving thread promote the copy."""
         self._promotion = accepts_loss
         self._wake.set()
         if self._client is not None:
@@ -423,9 +423,9 @@ class StandbyProcess:
 
 
 def should_serve(data: Path, lease: LeaseWatch | None = None) -> bool:
-    """Return whether a directory was promoted, and the server of the settings was not promoted after it.
+    """Return whether a directory was promoted, and the configured server was not promoted after it.
 
-    With a lease, this decides instead; also for the directory of a server that never had a copy.
+    With a lease, the lease decides instead, also for the directory of a server that never had a copy.
     """
     if not (data / STATE_FILE).is_file():
         has_data = data.is_dir() and any(each.name not in NO_DATA for each in data.iterdir())
@@ -439,15 +439,15 @@ def should_serve(data: Path, lease: LeaseWatch | None = None) -> bool:
         with Client() as client:
             facts = client.call("GET", "/v2/standby", timeout=SILENT_S).json()
     except CommandFailed as error:
-        log.warning("%s; %s was promoted, and is served", error, data)
+        log.warning("%s; serving %s, which was promoted", error, data)
         return True
     return not (facts.get("server") == state.server and facts["term"] > state.term)
 
 
 def promote(data: Path, *, accepts_loss: bool) -> str:
-    """Make a copy a server, or have the process do it that keeps it; return what was done. Raise CommandFailed."""
+    """Promote a copy, or have its running process do it; return the outcome as text. Raise CommandFailed."""
     if not (data / STATE_FILE).is_file():
-        raise CommandFailed(f"{data} is no copy of a server: curbstone standby makes one")
+        raise CommandFailed(f"{data} is not a copy of a server; create one with curbstone standby")
     try:
         disk = OsDisk(data, FILES_MAX)
     except DataDirectoryError:
@@ -467,7 +467,7 @@ def promote(data: Path, *, accepts_loss: bool) -> str:
 
 def _request_and_wait(data: Path, accepts_loss: bool) -> str:
     if StateFiles(OsDisk(data, is_shared=True), b"").state.is_server:
-        raise CommandFailed(f"{data} is that of a server already, and it runs")
+        raise CommandFailed(f"{data} is the directory of a running server already")
     request_file, reply_file = data / STATE_DIR / REQUEST, data / STATE_DIR / REPLY
     reply_file.unlink(missing_ok=True)
     fresh = request_file.with_suffix(".new")
@@ -483,11 +483,11 @@ def _request_and_wait(data: Path, accepts_loss: bool) -> str:
                 return str(found["done"])
             raise CommandFailed(f"{data} was not promoted: {found['refused']}")
     request_file.unlink(missing_ok=True)
-    raise CommandFailed(f"the process that keeps {data} did not answer in {REPLY_S_MAX} s")
+    raise CommandFailed(f"the curbstone standby process of {data} did not reply in {REPLY_S_MAX} s")
 
 
 def promoted(copy: SecondCopy, possible_loss: str) -> str:
-    """Return what a promotion has done, in words."""
+    """Return the outcome of a promotion as text."""
     what = (
         f"something that was confirmed may be missing: {possible_loss}"
         if possible_loss

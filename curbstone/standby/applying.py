@@ -1,8 +1,8 @@
 """Applies the stream of a server to another disk, in order.
 
-The syncs of the server are made here at the same time, and nothing behind the end of a sync is applied before it is
-made. So what this disk holds after a crash is always what the server's disk could have held after a crash at some
-earlier moment, and a server can start on it.
+Each sync of the server is repeated here, and nothing after its end is applied before it is done. So after a crash this
+disk always holds what the server's disk could have held after a crash at some earlier moment, and a server can start
+on it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class SyncFailed(Exception):
 
 
 class DiskFull(Exception):
-    """There is no room for a frame. It can be tried again: `Applier.apply_waiting`."""
+    """A frame could not be written because the disk is full. `Applier.apply_waiting` retries it."""
 
 
 class Syncs(Protocol):
-    """Where syncs run."""
+    """Runs syncs."""
 
     def start(self, job: Callable[[], None], done: Callable[[OSError | None], None]) -> Callable[[], None]:
-        """Run a job, then `done` with its error; return what waits until both have returned."""
+        """Run a job, then `done` with its error; return a function that waits until both have returned."""
 
 
 def run_sync(job: Callable[[], None], done: Callable[[OSError | None], None]) -> None:
@@ -62,9 +62,9 @@ class Applier:
     def __init__(self, disk: Disk, syncs: Syncs, files: StateFiles) -> None:
         self.state_files = files
         self.applied = 0
-        """Up to where the stream is applied."""
+        """The position up to which the stream is applied."""
         self.time_ms = 0
-        """The server's wall clock, as it sent it last."""
+        """The last wall clock that the server has sent."""
         self._disk = disk
         self._syncs = syncs
         self._files: dict[str, File] = {}
@@ -73,23 +73,23 @@ class Applier:
         self._frames: deque[Frame] = deque()
         """Frames that are not applied yet."""
         self._replay_until = 0
-        """Up to where frames may be applied for the second time; 0 for none. They are applied when all are there."""
+        """Frames up to here may be applied for the second time; 0 for none. They are applied once all are received."""
         self._is_copying = False
-        """Whether a copy has to be received first. Until it begins, the disk is as it was."""
+        """Whether a copy has to be received first. Until it begins, the disk is unchanged."""
         self._listed: dict[str, int | None] = {}
-        """In a copy: the directories (None), and the files with their sizes."""
+        """During a copy: the directories (None), and the files with their sizes."""
         self._lock = threading.Lock()
         self._under_way: dict[int, tuple[int, Callable[[], None]]] = {}
-        """Syncs that have begun here: the position before them, and what waits for them."""
+        """Syncs in progress: the position before each, and the function that waits for it."""
         self._failure: OSError | None = None
         self._durable_before = 0
-        """While it catches up: up to where everything was durable before."""
+        """While it catches up: `durable` before it began."""
         self._is_first = True
         """Whether this process has not received anything yet."""
 
     @property
     def is_usable(self) -> bool:
-        """Whether a server could start on what is there, if it were synced."""
+        """Whether a server could start on the copy, once it is synced."""
         return self.state_files.state.is_complete and not (self._is_copying or self._replay_until or self._failure)
 
     @property
@@ -99,7 +99,7 @@ class Applier:
 
     @property
     def durable(self) -> int:
-        """Up to where everything is applied and synced as the stream says; 0 while the copy can't be relied on."""
+        """The position up to which the stream is applied and synced; 0 while the copy is not usable."""
         with self._lock:
             if not self.is_usable:
                 return 0
@@ -110,9 +110,9 @@ class Applier:
     # --- connections
 
     def resume(self) -> Position:
-        """Go on where the copy is: frames are received from there on. Only if `state_files.can_resume`.
+        """Resume: frames are received from the position of the copy on. Only if `state_files.can_resume`.
 
-        A process first syncs everything: a sync that was under way when an earlier one ended was not made.
+        A new process first syncs everything: a sync in progress at the end of an earlier process was not completed.
         """
         if self._is_first:
             self._sync_now()
@@ -126,7 +126,7 @@ class Applier:
         return position
 
     def begin(self, life: int, position: int) -> None:
-        """Receive a copy of everything, and then the stream of a life from a position on."""
+        """Receive a full copy, and then the stream of a life from a position on."""
         self._connect(life, position)
         self._is_copying = True
 
@@ -142,16 +142,16 @@ class Applier:
         self.applied = position
 
     def receive(self, data: bytes) -> None:
-        """Apply what has been received. Raise BadFrame, DiskFull, SyncFailed or OSError."""
+        """Apply received bytes. Raise BadFrame, DiskFull, SyncFailed or OSError."""
         self.apply_frames(self._decoder.feed(data))
 
     def apply_frames(self, frames: Iterable[Frame]) -> None:
-        """Apply frames that are decoded. Raise what `receive` raises."""
+        """Apply decoded frames. Raise what `receive` raises."""
         self._frames.extend(frames)
         self.apply_waiting()
 
     def apply_waiting(self) -> None:
-        """Apply the frames that wait."""
+        """Apply the frames that are not applied yet. Raise what `receive` raises."""
         try:
             self._apply_waiting()
         except OSError as error:
@@ -163,7 +163,7 @@ class Applier:
         if self._replay_until:
             if not self._frames or self._frames[-1].end < self._replay_until:
                 return
-            self.state_files.change(is_complete=False)  # until the last one is applied, it is between two moments
+            self.state_files.change(is_complete=False)  # until the last one is applied, it is inconsistent
         while self._frames:
             run = self._next_frames()
             self._save_position(self.applied, run[-1].end)
@@ -181,7 +181,7 @@ class Applier:
         self._save_position(self.applied, self.applied)
 
     def _next_frames(self) -> list[Frame]:
-        """Return the next frames, which may be applied for a second time together: one of a name, or some of data."""
+        """Return the next frames that may be applied a second time together: one of a name, or several of data."""
         run: list[Frame] = []
         for frame in self._frames:
             if run and (frame.kind not in _OF_DATA or frame.start >= self._replay_until > 0):
@@ -196,9 +196,9 @@ class Applier:
             self.state_files.save_position(Position(self._life, applied, at_most))
 
     def catch_up(self) -> None:
-        """Apply without syncs from now on, because it is far behind: with them it would never come closer.
+        """Apply without syncs from now on, because the copy is too far behind to catch up with them.
 
-        Only for a copy that is usable. Until `caught_up` nothing more is durable, and after a power cut it is compared.
+        Only for a usable copy. Until `caught_up` nothing more is durable, and after a power cut it has to be compared.
         """
         self._wait_for_syncs()
         self._check_syncs()
@@ -206,20 +206,20 @@ class Applier:
         self.state_files.change(is_catching_up=True)
 
     def caught_up(self) -> None:
-        """Make everything durable that was applied meanwhile. Raise SyncFailed."""
+        """Make everything durable, and apply with syncs again. Raise SyncFailed."""
         self._sync_now()
         self.state_files.change(is_catching_up=False)
 
     def close(self) -> None:
-        """Wait for the syncs under way, and close all files."""
+        """Wait for the syncs in progress, and close all files."""
         self._wait_for_syncs()
         self._close_files("")
         self.state_files.close()
 
     def promote(self, *, skips_ids: bool = False) -> None:
-        """Make everything durable, and note that this is no copy any more: a server is going to start on it.
+        """Make everything durable, and record that the directory is a server's from now on.
 
-        `skips_ids`: whether clients may have seen ids that are not here, which must not be given again.
+        `skips_ids`: whether clients may have seen ids that are missing here, so that they must not be reused.
         """
         self._wait_for_syncs()
         self._check_syncs()
@@ -237,7 +237,7 @@ class Applier:
         )
 
     def record_failure(self) -> None:
-        """Note durably what is wrong with the disk. If this raises OSError it has to be tried again."""
+        """Record a failed sync durably. If this raises OSError it has to be retried."""
         if self._failure is not None:
             self.state_files.change(wants_full_copy=True)
 
@@ -253,7 +253,7 @@ class Applier:
 
     def _check_path(self, frame: Frame) -> None:
         if frame.kind not in _APPLY:
-            raise BadFrame(f"the stream has {frame.kind.name} where it can't be")
+            raise BadFrame(f"the stream has {frame.kind.name} where it is not allowed")
         is_fine = is_shipped(frame.path) or (frame.kind is Kind.RMTREE and is_being_removed(frame.path))
         if frame.kind in _OF_NAMES:
             is_fine &= bool(frame.path)
@@ -261,7 +261,7 @@ class Applier:
             new = new_path(frame)
             is_fine &= bool(new) and (is_shipped(new) or is_being_removed(new))
         if not is_fine:
-            raise BadFrame(f"the stream changes {frame.path!r}, which does not belong to it")
+            raise BadFrame(f"the stream changes {frame.path!r}, which is not replicated")
 
     def _write(self, frame: Frame) -> None:
         self._file(frame.path).write(frame.a, [frame.payload, bytes(frame.b)] if frame.b else [frame.payload])
@@ -283,7 +283,7 @@ class Applier:
     def _create(self, frame: Frame) -> None:
         try:
             self._disk.open(frame.path, create=True).close()
-        except FileExistsError:  # it was applied before an earlier process ended, and nothing behind it was
+        except FileExistsError:  # an earlier process has applied it, and nothing after it
             self._file(frame.path).truncate(0)
 
     def _make_dir(self, frame: Frame) -> None:
@@ -314,7 +314,7 @@ class Applier:
         try:
             in_sync = InSync(frame.flag)
         except ValueError:
-            raise BadFrame(f"the stream says {frame.flag} of whether this copy is in sync") from None
+            raise BadFrame(f"the stream has an unknown state of this copy: {frame.flag}") from None
         self.state_files.change(in_sync=in_sync, alone_after_ms=frame.a)
 
     def _file(self, path: str) -> File:
@@ -324,7 +324,7 @@ class Applier:
         return file
 
     def _close_files(self, path: str) -> None:
-        """Close the files at and below a path, for it will be another file's."""
+        """Close the files at and below a path, which is going to belong to another file."""
         for each in [each for each in self._files if not path or is_at_or_below(each, path)]:
             self._files.pop(each).close()
 
@@ -419,20 +419,20 @@ class Applier:
         self._listed[frame.path] = frame.a if frame.flag else None
 
     def _end_list(self, _frame: Frame) -> None:
-        """Have just the names that were listed. Files that are longer are cut; their contents follow later."""
+        """Make the names equal to the list. Longer files are truncated; their contents follow later."""
         disk = self._disk
         folders, files = tree(disk)
         for path in files:
             if self._listed.get(path) is None:
                 disk.remove(path)
         for path in reversed(folders):
-            if self._listed.get(path, 0) is not None and path != ACCESS:  # the audit of this machine is there
+            if self._listed.get(path, 0) is not None and path != ACCESS:  # it has the audit log of this machine
                 disk.remove_tree(path)
         if QUEUES in folders:
             for name in disk.list_dir(QUEUES):
                 if is_being_removed(f"{QUEUES}/{name}"):
                     disk.remove_tree(f"{QUEUES}/{name}")
-            self._sync_names(QUEUES)  # before another directory gets a name that has just become free
+            self._sync_names(QUEUES)  # before another directory takes a name that was freed here
         for path, size in self._listed.items():
             if size is None:
                 with suppress(FileExistsError):

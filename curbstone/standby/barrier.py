@@ -1,17 +1,16 @@
-"""Decides when a confirm may leave a server that has a standby: when the standby has it, too.
+"""Holds back the confirms of a server with a standby until the standby has acknowledged them.
 
 ::
 
-    ALONE     everything is confirmed at once. A standby that is complete: JOINING
-    JOINING   what the standby acknowledges is confirmed. Once it has all that there was when it joined: SYNC.
-              Connection lost: WAITING if a standby may believe that it lacks nothing, else ALONE
+    ALONE     everything is confirmed at once. A complete standby attaches: JOINING
+    JOINING   what the standby acknowledges is confirmed. Once it has all that existed when it attached: SYNC.
+              Connection lost: WAITING if a standby may assume that it is in sync, else ALONE
     SYNC      what the standby acknowledges is confirmed. Connection lost: WAITING
-    WAITING   the same, and the standby is away, or is being copied again. It is complete: JOINING. For too long: ALONE
+    WAITING   the same, while the standby is missing or incomplete. It is complete: JOINING. After the patience: ALONE
 
-A standby may believe that it lacks nothing from the moment it was in sync until the server decides to continue alone.
-Before the server confirms anything alone, this is noted durably; the note is removed, durably, before a standby is in
-sync again. Without the note a server that starts begins in WAITING, because of what an earlier process may have let its
-standby believe.
+A standby may assume that it is in sync from when it was in sync until the server decides to continue alone. Before the
+server confirms anything alone, it records this durably; the record is removed, durably, before a standby is in sync
+again. Without the record a server starts in WAITING, because an earlier process may have had a standby in sync.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ ACK_TIMEOUT_MS = 3000
 
 
 class BarrierState(Enum):
-    """The states; see the module's docstring."""
+    """See the module's docstring."""
 
     ALONE = "alone"
     JOINING = "joining"
@@ -53,25 +52,25 @@ class StandbyBarrier:
     ) -> None:
         """`wake` is called when more is allowed.
 
-        `syncs_always` is whether the server confirms nothing before it is on its own disk.
+        `syncs_always`: whether the server confirms nothing before it is on its own disk.
         After `patience_ms` of WAITING the server continues alone; with None it never does. `is_alone` is what
-        `record_alone` has noted last, durably. It blocks, and may raise OSError: then the state stays as it is.
-        `may_continue_alone` is asked before that, each time until it allows it.
+        `record_alone` has recorded last, durably. It blocks, and may raise OSError: then the state does not change.
+        `may_continue_alone` is called before that, repeatedly until it returns True.
         """
         self.state = BarrierState.ALONE if is_alone and patience_ms is not None else BarrierState.WAITING
         self.acknowledged = 0
-        """Up to where the standby has everything."""
+        """The last position that the standby has acknowledged."""
         self._stream = stream
         self._now_ms = now_ms
         self._wake_host = wake
         self._patience_ms = patience_ms
         self._in_sync = InSync.ON_DISK if syncs_always else InSync.IN_MEMORY
         self.may_be_in_sync = not is_alone
-        """Whether a standby may believe that it lacks nothing. One that connects has to hear if it may not."""
+        """Whether a standby may assume that it is in sync. One that attaches is told if it may not."""
         self._record_alone = record_alone
         self._may_continue_alone = may_continue_alone
         self._mark = 0
-        """In JOINING: where the stream was when the standby joined."""
+        """In JOINING: the end of the stream when the standby attached."""
         self._acknowledged_ms = self._since_ms = now_ms()
         self._lock = threading.RLock()
         stream.activate()
@@ -89,13 +88,13 @@ class StandbyBarrier:
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether every confirm waits for a standby that has everything which was confirmed before."""
+        """Whether every confirm waits for a standby that has everything confirmed before."""
         return self.state is BarrierState.SYNC
 
     # --- the standby
 
     def standby_attached(self) -> None:
-        """The standby is connected and complete."""
+        """A complete standby is connected."""
         with self._stream.lock, self._lock:
             self._acknowledged_ms = self._now_ms()
             if self.state in (BarrierState.ALONE, BarrierState.WAITING):
@@ -127,7 +126,7 @@ class StandbyBarrier:
         self._wake_host()
 
     def tick(self) -> bool:
-        """Look at the clock. Return False if the standby is silent, so that its connection has to be closed."""
+        """Check the timeouts. Return False if the connection to the standby has to be closed."""
         with self._stream.lock, self._lock:
             now_ms = self._now_ms()
             if self.state in (BarrierState.JOINING, BarrierState.SYNC):

@@ -10,7 +10,7 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def now_ms() -> int:
-    """Return milliseconds of a clock that never jumps, and also runs while the machine sleeps."""
+    """Return milliseconds of a monotonic clock that also runs while the machine sleeps."""
     return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 

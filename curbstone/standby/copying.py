@@ -1,8 +1,8 @@
-"""A copy of everything that is there, made of frames, while it keeps changing.
+"""A full copy of the data directory as frames, made while it keeps changing.
 
-One block after the other is read and added to what the receiver gets, under the lock of the stream. So a block is at
-least as new as everything before it there, and frames of later changes follow it. Blocks that the receiver has
-already, by their digests, are left out.
+Each block is read and added to the frames of the receiver under the lock of the stream. So a block is at least as new
+as all frames before it, and frames of later changes follow it. Blocks that the receiver already has, by their digests,
+are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def tree(disk: Disk) -> tuple[list[str], dict[str, int]]:
-    """Return the directories that belong to the stream, each before what is in it, and the files with their sizes."""
+    """Return the directories that are replicated, parents first, and the files with their sizes."""
     folders: list[str] = []
     files: dict[str, int] = {}
     todo = [""]
@@ -36,7 +36,7 @@ def tree(disk: Disk) -> tuple[list[str], dict[str, int]]:
             try:
                 disk.list_dir(path)
             except (NotADirectoryError, FileNotFoundError):
-                with suppress(FileNotFoundError):  # it has been removed meanwhile
+                with suppress(FileNotFoundError):  # it was removed in the meantime
                     file = disk.open(path)
                     try:
                         files[path] = file.size()
@@ -49,12 +49,12 @@ def tree(disk: Disk) -> tuple[list[str], dict[str, int]]:
 
 
 def digest(data: bytes) -> bytes:
-    """Return the digest by which equal blocks are found."""
+    """Return the digest of a block."""
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def digests(disk: Disk) -> dict[str, list[bytes]]:
-    """Return the digests of the blocks of all files. Blocking."""
+    """Return the digests of the blocks of all files. Blocks."""
     found: dict[str, list[bytes]] = {}
     for path, size in tree(disk)[1].items():
         file = disk.open(path)
@@ -76,14 +76,14 @@ class Copy:
         wake: Callable[[bool], None],
         cursor: Cursor | None = None,
     ) -> None:
-        """`known` are the digests of what the receiver has, by path; what is equal is left out.
+        """`known` are the digests of the receiver's blocks, by path; equal blocks are left out.
 
-        A `cursor` is that of a receiver which is attached already. It gets the copy behind what waits for it.
+        `cursor` is that of a receiver which is attached already. The copy is added to its queue.
         """
         self._stream = stream
         self._disk = disk
         self._offset = 0
-        """Where the next block is, in the first file of those that are left."""
+        """The offset of the next block in the first remaining file."""
         self.copied_bytes = self.equal_bytes = 0
         with stream.lock:
             self.cursor: Cursor = stream.begin(wake) if cursor is None else cursor
@@ -98,12 +98,12 @@ class Copy:
             self.cursor.add_own(Kind.COPY_LISTED)
 
     def step(self) -> bool:
-        """Add the next block; return whether there are more. Blocking; raise OSError."""
+        """Add the next block; return whether there are more. Blocks; raise OSError."""
         self._warm()
         with self._stream.lock:
             path = next(iter(self._left), None)
             if path is None:
-                self._stream.add_time()  # of the moment that it is a copy of
+                self._stream.add_time()  # the moment of the copy
                 self.cursor.add_own(Kind.COPY_END)
                 self.cursor.renamed, self.cursor.removed = lambda _old, _new: None, lambda _path: None
                 return False
@@ -124,7 +124,7 @@ class Copy:
             return True
 
     def _warm(self) -> None:
-        """Have the system read the next block before the lock is taken, because that may take long."""
+        """Read the next block into the page cache before the lock is taken, because reading may take long."""
         path = next(iter(self._left), None)
         if path is not None:
             with suppress(OSError):
@@ -140,7 +140,7 @@ class Copy:
     def _renamed(self, old: str, new: str) -> None:
         self._removed(new)
         left: dict[str, list[bytes]] = {}
-        for path, known in self._left.items():  # in their order: the one that is being copied is the first
+        for path, known in self._left.items():  # in order: the file that is being copied is the first
             there = new + path.removeprefix(old) if is_at_or_below(path, old) else path
             if is_shipped(there):
                 left[there] = known
@@ -150,8 +150,8 @@ class Copy:
         self._set_left({path: known for path, known in self._left.items() if not is_at_or_below(path, gone)})
 
     def _set_left(self, left: dict[str, list[bytes]]) -> None:
-        """Take over a list of what is left, whose first file may be another one."""
+        """Replace the remaining files; the first one may be a different one."""
         before, now = next(iter(self._left.values()), None), next(iter(left.values()), None)
-        if now is not before:  # the same list, and not only an equal one, is that of the same file
+        if now is not before:  # compared by identity: each file has its own list
             self._offset = 0
         self._left = left

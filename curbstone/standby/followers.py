@@ -1,6 +1,6 @@
-"""The server's side of those who follow it: each has a place in the stream, and gets a copy of everything where needed.
+"""The followers of a server: each has its position in the stream, and is sent a full copy if it can't resume.
 
-No thread is held while there is nothing to send: `Follower.read` returns at once, and `wake` says when to call again.
+No thread is held while there is nothing to send: `Follower.read` returns at once, and `wake` reports new data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from curbstone.core.disk import Disk
 from curbstone.core.errors import BadRequest, Conflict, Gone, Unavailable
 from curbstone.gateway.resources.server.standby import DIGEST_BYTES, Ack, AttachRequest
-from curbstone.standby.barrier import StandbyBarrier
+from curbstone.standby.barrier import ACK_TIMEOUT_MS, StandbyBarrier
 from curbstone.standby.copying import Copy
 from curbstone.standby.frames import Attached, Kind
 from curbstone.standby.handover import Ending, Handover
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 FOLLOWERS_MAX = 4
 GATHER_S = 0.02
-"""How long to wait for more before something is sent, because each piece costs a thread and a system call."""
+"""How long to collect data before it is sent, because each piece costs a thread and a system call."""
 TIME_S = 1.0
-"""How often the server's wall clock is in the stream while a follower is attached."""
+"""How often the server's wall clock is added to the stream while a follower is attached."""
 
 _PIECE_BYTES = 512 * 1024
 
@@ -39,10 +39,10 @@ logger = logging.getLogger("curbstone")
 
 
 class ServerEnding(Ending, Protocol):
-    """How a server ends, which may also lose its lease."""
+    """Shuts down a server, which may also lose its lease."""
 
     def end_for(self, reason: str) -> None:
-        """The server has to end for a reason. Called on any thread."""
+        """Shut down. Called on any thread."""
 
 
 class FollowerEnded(OSError):
@@ -50,48 +50,48 @@ class FollowerEnded(OSError):
 
 
 class FollowerFigures(NamedTuple):
-    """What is known of one follower."""
+    """The state of one follower."""
 
     name: str
     since_ms: int
     position: int
-    """Up to where the stream was handed to its connection."""
+    """The end of what was handed to its connection."""
     lag_bytes: int
-    """What waits for it."""
+    """How much is queued for it."""
     sent_bytes: int
     is_copying: bool
     is_standby: bool
-    """Whether it can take over."""
+    """Whether it is a standby, which can take over."""
     acknowledged: int
-    """Of a standby: up to where it has everything."""
+    """The last position that a standby has acknowledged."""
     is_usable: bool
-    """Of a standby: whether a server could start on what it has."""
+    """Whether a server could start on the copy of a standby."""
 
 
 class Figures(NamedTuple):
-    """What is known of the stream and its followers."""
+    """The state of the stream and its followers."""
 
     server: str
     term: int
     life: int
     position: int
     backlog_bytes: int
-    """So much of the stream is kept for followers."""
+    """How much of the stream is kept for followers."""
     followers: list[FollowerFigures]
     confirms: str
-    """Whether confirms wait for a standby: `local`, or the standing of the barrier."""
+    """Whether confirms wait for a standby: `local`, or the state of the barrier."""
     lease: LeaseFigures | None
-    """Of the lease without which the server confirms nothing, if it has one."""
+    """The lease that the server needs to confirm, if it is run with one."""
     copies: int
-    """How often a copy of everything was begun."""
+    """How many full copies were begun."""
     resumes: int
     cut_off: int
-    """How many followers were too slow."""
+    """How many followers were disconnected because they were too slow."""
     sent_bytes: int
 
 
 class Follower:
-    """One that is attached. `read` is called on one thread at a time."""
+    """An attached follower. `read` is called on one thread at a time."""
 
     def __init__(
         self, followers: Followers, request: AttachRequest, attached: Attached, cursor: Cursor, copy: Copy | None
@@ -112,17 +112,17 @@ class Follower:
         self.sent_bytes = 0
 
     def read(self) -> bytes:
-        """Return what comes next, or b"" if there is nothing now. Raise FollowerEnded or another OSError."""
+        """Return the next bytes, or b"" if there are none now. Raise FollowerEnded or another OSError."""
         if self._first:
             data, self._first = self._first, b""
             return data
         self._followers.add_time()
         if self._cursor.is_cut_off:
             self._followers.cut_off += 1
-            raise FollowerEnded("it was slower than the backlog allows, or a change failed so that it has to compare")
+            raise FollowerEnded("it was slower than the backlog allows, or has to compare because a change failed")
         while self._copy is not None and self._cursor.pending_bytes < _PIECE_BYTES:
             if not self._copy.step():
-                logger.info("%s has a copy of everything: %d bytes", self.name, self._copy.copied_bytes)
+                logger.info("copy sent to follower %s: %d bytes", self.name, self._copy.copied_bytes)
                 self._copy = None
         data = b"".join(self._cursor.take(_PIECE_BYTES))
         self.sent_bytes += len(data)
@@ -130,7 +130,7 @@ class Follower:
 
     @property
     def is_nonblocking(self) -> bool:
-        """Whether `read` has only to take what waits, and copies nothing."""
+        """Whether `read` only takes what is queued, and reads no file."""
         return self._copy is None
 
     def compare(self, path: str, first: int, had: Sequence[bytes]) -> Compared:
@@ -140,7 +140,6 @@ class Follower:
         return compare(self._followers.stream, self._followers.disk, self._cursor, path, first, had)
 
     def figures(self) -> FollowerFigures:
-        """Return what is known of it."""
         lag_bytes = self._cursor.pending_bytes
         position = self._followers.stream.end - lag_bytes
         is_copying = self._copy is not None
@@ -150,17 +149,17 @@ class Follower:
         )  # fmt: skip
 
     def disconnect(self) -> None:
-        """Have its connection end."""
+        """Close its connection."""
         self.is_disconnected = True
         with self._followers.stream.lock:
             self._cursor.cut_off()
 
     def take_over(self) -> None:
-        """Have it become the server, when it has everything that is there now."""
+        """Have it become the server, once it has applied everything up to here."""
         self._cursor.add_own(Kind.TAKE_OVER)
 
     def close(self) -> None:
-        """End it. It may attach again and resume, as long as what it lacks is kept. May be called twice."""
+        """Detach it. It may attach again and resume while the stream is kept from its position on. Idempotent."""
         if not self.is_closed:
             self.is_closed = True
             self._followers.remove(self, self._cursor)
@@ -178,9 +177,9 @@ class Followers:
         ending: ServerEnding,
         lease: LeaseKeeper | None = None,
     ) -> None:
-        """`disk` is the one whose changes are in the stream, `state_files` has the server's id and term.
+        """`disk` is the one whose changes are in the stream; `files` has the server's id and term.
 
-        `ending` ends the server. `lease` is the one without which the server confirms nothing, if it has one.
+        `ending` shuts down the server. `lease` is the one that the server needs to confirm, if it is run with one.
         """
         self.stream = stream
         self._state_files = files
@@ -192,10 +191,10 @@ class Followers:
         self._lock = threading.Lock()
         self._followers: list[Follower] = []
         self._standby: Follower | None = None
-        """The one that confirms wait for."""
+        """The standby that confirms wait for."""
         self._barrier: StandbyBarrier | None = None
         self.has_failed: Callable[[], bool] = lambda: False
-        """Whether a sync of the server has failed, so that what is read may not be on its disk."""
+        """Whether a sync of the server has failed, so that data read from the page cache may not be on its disk."""
         self._attaching = 0
         self._copies = self._resumes = self._sent_bytes = 0
         self._timed_s = 0.0
@@ -205,14 +204,14 @@ class Followers:
         self._barrier = barrier
 
     def attach(self, request: AttachRequest, wake: Callable[[], None]) -> Follower:
-        """See `Source`. One that can't go on where it was gets a copy of everything that it does not have.
+        """See `Source`. A follower that can't resume is sent a copy of everything that it does not have.
 
-        A standby that knows of a higher term ends this server: another one was promoted.
+        A standby of a higher term shuts this server down: another one was promoted.
         """
         self._check(request)
         with self._lock:
             if len(self._followers) + self._attaching >= FOLLOWERS_MAX:
-                raise Conflict(f"{FOLLOWERS_MAX} followers are attached, which is the limit; end one of them")
+                raise Conflict(f"{FOLLOWERS_MAX} followers are attached, which is the limit; stop one of them")
             self._attaching += 1
         try:
             follower = self._attached(request, lambda _is_urgent: wake())
@@ -220,7 +219,7 @@ class Followers:
             with self._lock:
                 self._attaching -= 1
             if isinstance(error, OSError):
-                raise Unavailable(f"what is on the disk can't be listed: {error.strerror}") from error
+                raise Unavailable(f"the data directory can't be listed: {error.strerror}") from error
             raise
         with self._lock:
             self._attaching -= 1
@@ -232,12 +231,10 @@ class Followers:
         if not request.server:
             return
         if request.server != state.server:
-            raise Conflict(f"{request.name} has the copy of another server, {request.server[:8]}, and not of this one")
+            raise Conflict(f"{request.name} has a copy of another server, {request.server[:8]}")
         if request.term > state.term:
             self._ending(request.term)
-            raise Conflict(
-                f"this server, of term {state.term}, was replaced by one of term {request.term}; it ends now"
-            )
+            raise Conflict(f"this server (term {state.term}) was replaced by one of term {request.term}; it shuts down")
         if self._barrier is None:
             return
         if self._barrier.may_be_in_sync and state.believed not in ("", request.copy):
@@ -248,8 +245,8 @@ class Followers:
         with self._lock:
             other = next((each for each in self._followers if each.is_standby and not each.is_disconnected), None)
         if other is not None and other.copy != request.copy:
-            raise Conflict(f"confirms wait for {other.name}, and only for one standby")
-        if other is not None:  # it has lost its connection, and this was not noticed yet
+            raise Conflict(f"confirms wait for {other.name}; only one standby is supported")
+        if other is not None:  # its connection is lost, which was not noticed yet
             other.disconnect()
             self._standby_lost(other)
 
@@ -260,7 +257,7 @@ class Followers:
             resumed = stream.resume(request.position, wake) if request.life == stream.life else None
             is_resumed = resumed is not None
             if not is_resumed and request.only_resumes:
-                raise Gone("the stream is not kept from there on")
+                raise Gone("the stream is no longer kept from that position on")
             cursor = resumed or stream.begin(wake)
             try:
                 if not is_resumed or request.wants_copy:
@@ -272,9 +269,9 @@ class Followers:
         with self._lock:
             self._copies += copy is not None
             self._resumes += is_resumed
-        how = "continues" if is_resumed else "is new, or was away for too long"
-        what = "compares what it has" if request.digests else "gets a copy of everything"
-        logger.info("%s follows: it %s%s", request.name, how, f", and {what}" if copy is not None else "")
+        sent = "sending what differs" if request.digests else "sending a full copy"
+        steps = [*(["resuming"] if is_resumed else []), *([sent] if copy is not None else [])]
+        logger.info("follower %s attached: %s", request.name, " and ".join(steps))
         barrier = self._barrier if request.server else None
         attached = Attached(
             *(stream.life, cursor.position, is_resumed, self._wall_ms()),
@@ -289,7 +286,7 @@ class Followers:
         with self._lock:
             follower = next((each for each in self._followers if each.key and each.key == ack.key), None)
             if follower is None:
-                raise Conflict("it is not attached")
+                raise Conflict("the follower is not attached")
             follower.acknowledged, follower.is_usable = ack.durable, ack.is_usable
             if barrier is None or not follower.is_standby or not ack.is_usable or follower.is_disconnected:
                 return False
@@ -300,7 +297,7 @@ class Followers:
         try:
             barrier.acknowledge(ack.durable)
         except OSError as error:
-            logger.error("it can't be noted that %s is in sync: %s", follower.name, error)
+            logger.error("can't record that %s is in sync: %s", follower.name, error)
         return is_believed
 
     def compare(self, key: str, path: str, first: int, had: Sequence[bytes]) -> Compared:
@@ -322,41 +319,41 @@ class Followers:
         return found
 
     def record_alone(self, is_alone: bool) -> None:
-        """Note durably which copy may believe that it lacks nothing. Blocks; raise OSError."""
+        """Record durably which copy may assume that it is in sync. Blocks; raise OSError."""
         standby = self._standby
         believed = "" if is_alone or standby is None else standby.copy
         self._state_files.change(believed=believed)
         if is_alone:
-            logger.error("no standby: the server continues alone, and what it confirms is on this disk only")
+            logger.error("no standby: the server continues alone, and confirmed messages are on this disk only")
         else:
-            logger.info("in sync with a standby: what is confirmed from now on is on both disks")
+            logger.info("in sync with a standby: messages confirmed from now on are on both disks")
 
     def may_continue_alone(self) -> bool:
-        """Have the lease name no standby; return whether that is done."""
+        """Have the lease name no standby; return whether it does."""
         if self._lease is None:
             return True
         self._lease.name_in_sync()
         return self._lease.holder.names_no_standby
 
     def tick(self) -> None:
-        """Look at the clock: a standby may be silent or have been away for too long, and the lease may be over."""
+        """Check the timeouts: of acknowledgements, of a missing standby, and of the lease."""
         barrier, standby = self._barrier, self._standby
         if self.has_failed() and not self._state_files.state.wants_full_copy:
             with suppress(OSError):  # it is tried again, and the alarm of the disk reports it
                 self._state_files.change(wants_full_copy=True)
         try:
             if barrier is not None and not barrier.tick() and standby is not None:
-                logger.warning("%s is silent", standby.name)
+                logger.warning("no acknowledgement from %s for %g s", standby.name, ACK_TIMEOUT_MS / 1000)
                 standby.disconnect()
                 self._standby_lost(standby)
         except OSError as error:
-            logger.error("the state of the standby can't be noted: %s", error)
+            logger.error("can't record the state of the standby: %s", error)
         if self._lease is not None:
             self._lease.heartbeat()
             if self.is_in_sync:
                 self._lease.name_in_sync(self._state_files.state.believed)
-            if why := self._lease.end_reason:
-                self._ending.end_for(why)
+            if reason := self._lease.end_reason:
+                self._ending.end_for(reason)
 
     def _standby_lost(self, follower: Follower) -> None:
         with self._lock:
@@ -365,12 +362,12 @@ class Followers:
             self._standby = None
         assert self._barrier is not None
         self._barrier.standby_lost()
-        logger.warning("the connection to %s, which confirms wait for, is lost", follower.name)
+        logger.warning("connection to standby %s lost", follower.name)
 
     # --- switchover
 
     def hand_over(self) -> Handover:
-        """Begin to hand over to the standby. Raise Conflict if there is none that could take over."""
+        """Begin to hand over to the standby. Raise Conflict if none could take over."""
         with self._lock:
             ready = next((each for each in self._followers if each.is_standby and each.is_usable), None)
         if ready is None:
@@ -380,20 +377,20 @@ class Followers:
         return Handover(self.stream, self._state_files, ready, self._ending, self.has_failed, give)
 
     def add_time(self) -> None:
-        """Have the wall clock in the stream now and then."""
+        """Add the wall clock to the stream, once per `TIME_S`."""
         now_s = time.monotonic()
         if now_s - self._timed_s >= TIME_S:
             self._timed_s = now_s
             self.stream.add_time()
 
     def remove(self, follower: Follower, cursor: Cursor) -> None:
-        """Forget a follower."""
+        """Remove a follower that is detached."""
         self._standby_lost(follower)
         self.stream.detach(cursor)
         with self._lock:
             self._followers.remove(follower)
             self._sent_bytes += follower.sent_bytes
-        logger.info("%s follows no more", follower.name)
+        logger.info("follower %s detached", follower.name)
 
     @property
     def is_in_sync(self) -> bool:
@@ -411,7 +408,6 @@ class Followers:
         return "local" if self._barrier is None else self._barrier.state.value
 
     def figures(self) -> Figures:
-        """Return what is known."""
         with self._lock:
             each = [follower.figures() for follower in self._followers]
             sent_bytes = self._sent_bytes + sum(one.sent_bytes for one in each)

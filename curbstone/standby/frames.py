@@ -1,4 +1,4 @@
-"""The stream as bytes: one frame for each call that changed a data directory.
+"""The encoding of the stream: one frame for each call that has changed a data directory.
 
 ::
 
@@ -32,10 +32,10 @@ ATTACHED_BYTES = _HEAD.size + _TIME.size
 
 
 class Kind(IntEnum):
-    """What a frame says."""
+    """The kind of a frame."""
 
     WRITE = 1
-    """Bytes of a file from offset `a` on, and `b` zeros behind them."""
+    """Bytes of a file from offset `a` on, followed by `b` zeros."""
     BEGIN = 2
     """Sync number `a` has begun; the flag is a `Sync`, and `b` the wall clock in milliseconds."""
     END = 3
@@ -55,24 +55,24 @@ class Kind(IntEnum):
     """The flag is an `InSync`: whether the receiver has everything that is confirmed from here on. `a` says after how
     many milliseconds without it the server confirms alone; 0 for never."""
     COPY_BEGIN = 20
-    """From here on frames describe everything that is there."""
+    """A full copy begins."""
     COPY_NAME = 21
     """A directory, or with the flag 1 a file of `a` bytes."""
     COPY_LISTED = 22
-    """These were all names; what else is there has to go."""
+    """All names were listed; the receiver removes all others."""
     COPY_DATA = 23
-    """Bytes of a file from offset `a` on, and `b` zeros behind them."""
+    """Bytes of a file from offset `a` on, followed by `b` zeros."""
     COPY_END = 24
     ATTACHED = 25
     """The first frame of a connection: `a` is the life, and `b` the position at which the stream starts. The flag is a
     sum of `RESUMED`, `OUT_OF_SYNC` and `CONFIRMS_WAIT`. The payload is the server's wall clock: see `Attached`."""
     TAKE_OVER = 26
-    """The server has ended, and the receiver has everything: it is to take over."""
+    """The server has handed over, and the receiver has everything: it takes over."""
 
 
 RESUMED, OUT_OF_SYNC, CONFIRMS_WAIT = 1, 2, 4
-"""Flags of ATTACHED: it is the position that the receiver asked for; the receiver lacks something that was confirmed;
-confirms wait for the receiver."""
+"""Flags of ATTACHED: the stream starts at the requested position; the receiver is not in sync; confirms wait for the
+receiver."""
 
 
 class InSync(IntEnum):
@@ -80,10 +80,10 @@ class InSync(IntEnum):
 
     NO = 0
     IN_MEMORY = 1
-    """It has, as long as its machine runs: the server confirms before it syncs."""
+    """Yes, as long as its machine runs: the server confirms before it syncs."""
     ON_DISK = 2
     HANDED_OVER = 3
-    """It has everything, and the server has ended, so that it is to take over."""
+    """Yes, and the server has handed over to it."""
 
 
 class Sync(IntEnum):
@@ -95,11 +95,11 @@ class Sync(IntEnum):
 
 
 class BadFrame(ValueError):
-    """The bytes are no stream, or are damaged."""
+    """The bytes are not a stream, or are damaged."""
 
 
 class Frame(NamedTuple):
-    """A frame that was received."""
+    """A decoded frame."""
 
     kind: Kind
     flag: int
@@ -110,18 +110,18 @@ class Frame(NamedTuple):
     start: int
     """The position before it."""
     end: int
-    """The position behind it."""
+    """The position after it."""
 
     @property
     def is_counted(self) -> bool:
-        """Whether it belongs to the stream, and not to a copy."""
+        """Whether it is part of the stream, not of a copy."""
         return self.kind < Kind.COPY_BEGIN
 
 
 def encode(
     kind: Kind, path: str = "", a: int = 0, b: int = 0, payload: Sequence[bytes] = (), flag: int = 0
 ) -> list[bytes]:
-    """Return a frame, in pieces."""
+    """Encode a frame, in pieces."""
     name = path.encode()
     length = _HEAD.size + len(name) + sum(map(len, payload))
     head = _HEAD.pack(length, 0, kind, flag, len(name), a, b)[_CRC_AT:] + name
@@ -132,29 +132,29 @@ def encode(
 
 
 class Attached(NamedTuple):
-    """How the stream of a connection begins."""
+    """The first frame of a connection."""
 
     life: int
     position: int
     is_resumed: bool
-    """Whether it continues where the receiver was."""
+    """Whether the stream starts at the requested position."""
     time_ms: int
     is_out_of_sync: bool = False
-    """Whether the receiver lacks something that was confirmed, whatever it believes."""
+    """Whether the receiver is not in sync, whatever its state says."""
     confirms_wait: bool = False
     """Whether confirms wait for the receiver."""
 
     def encode(self) -> bytes:
-        """Return the frame, of `ATTACHED_BYTES`."""
+        """Encode the frame, as `ATTACHED_BYTES` bytes."""
         flag = RESUMED * self.is_resumed + OUT_OF_SYNC * self.is_out_of_sync + CONFIRMS_WAIT * self.confirms_wait
         return b"".join(encode(Kind.ATTACHED, "", self.life, self.position, [_TIME.pack(self.time_ms)], flag))
 
     @classmethod
     def decode(cls, data: bytes) -> Attached:
-        """Return what a frame says. Raise BadFrame."""
+        """Decode the frame. Raise BadFrame."""
         frame = next(Decoder(0).feed(data), None)
         if frame is None or frame.kind is not Kind.ATTACHED or len(frame.payload) != _TIME.size:
-            raise BadFrame("the stream does not begin as a stream does")
+            raise BadFrame("the stream does not start with ATTACHED")
         time_ms = _TIME.unpack(frame.payload)[0]
         is_resumed, is_out_of_sync, confirms_wait = (
             bool(frame.flag & each) for each in (RESUMED, OUT_OF_SYNC, CONFIRMS_WAIT)
@@ -163,15 +163,15 @@ class Attached(NamedTuple):
 
 
 class Decoder:
-    """Turns bytes into frames."""
+    """Decodes frames from a stream of bytes."""
 
     def __init__(self, position: int) -> None:
-        """`position` is that of the first byte."""
+        """`position` is the position of the first byte."""
         self.position = position
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Yield the frames that are complete now. Raise BadFrame."""
+        """Add bytes; yield the frames that they complete. Raise BadFrame."""
         self._buffer += data
         at = 0
         try:
@@ -199,7 +199,7 @@ class Decoder:
             kind = Kind(number)
         except ValueError:
             what = f"the frame at {self.position} is of kind {number}"
-            raise BadFrame(f"{what}, which this version does not know: use the same version on both sides") from None
+            raise BadFrame(f"{what}, unknown to this version: use the same version on both sides") from None
         path = _path(frame_bytes[_HEAD.size : _HEAD.size + name_bytes])
         payload = frame_bytes[_HEAD.size + name_bytes :]
         start = self.position

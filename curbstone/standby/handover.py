@@ -1,9 +1,9 @@
-"""Hands over from a server to its standby, without a loss: at no moment there are two servers, or a confirm is missing.
+"""A planned switchover from a server to its standby, without loss and without two active servers.
 
-The server first stops to confirm. When the standby has everything, it is given the lease, if there is one, and the
-server notes, durably, that it is a copy from now on. Only then the standby is asked to take over. Whatever fails before
-that, the server continues; one that has given its lease away ends. It need not have noted that, as its disk may have
-failed: the lease says so, too.
+The server first stops confirming. When the standby has everything, it is given the lease, if there is one, and the
+server records durably that it is a copy from now on. Only then is the standby asked to take over. If anything fails
+before that, the server continues; one that has handed over its lease shuts down. If its disk has failed, the handover
+is recorded only in the lease.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from curbstone.standby.stream import Stream
 ACK_S_MAX = 10
 """How long the standby has to acknowledge everything."""
 TAKEN_S_MAX = 5
-"""How long the standby has to take over; after that somebody has to promote it."""
+"""How long the standby has to take over; after that it has to be promoted by an operator."""
 POLL_S = 0.02
 
 logger = logging.getLogger("curbstone")
 
 
 class Ending(Protocol):
-    """How a server ends."""
+    """Shuts down a server."""
 
     def freeze(self) -> None:
-        """Confirm nothing from now on."""
+        """Stop confirming."""
 
     def thaw(self) -> None:
-        """Confirm again."""
+        """Resume confirming."""
 
     def __call__(self, term: int) -> None:
-        """A server of this term has replaced this one, so it has to end. Called on any thread."""
+        """Shut down, because a server of this term has replaced this one. Called on any thread."""
 
 
 class Successor(Protocol):
-    """The standby that is to take over; `followers.Follower` implements it."""
+    """The standby that is going to take over; `followers.Follower` implements it."""
 
     name: str
     acknowledged: int
-    """Up to where it has everything."""
+    """The last position that it has acknowledged."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether its connection has ended."""
+        """Whether its connection is closed."""
 
     def take_over(self) -> None:
-        """Have it become the server, when it has everything that is there now."""
+        """Have it become the server, once it has applied everything up to here."""
 
 
 class Handover:
-    """See the module's docstring. From the moment that it is made, on the host's thread, nothing is confirmed."""
+    """See the module's docstring. Once it is created, on the host's thread, nothing is confirmed."""
 
     def __init__(
         self,
@@ -69,14 +69,14 @@ class Handover:
         now_s: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`has_failed` is whether a sync of the server has failed: then what is read may not be on its disk.
+        """`has_failed` tells whether a sync of the server has failed: then what is read may not be on its disk.
 
-        `give` gives the standby the lease of the server, if it has one. It blocks, and raises Unavailable if nothing
-        has changed.
+        `give` hands the lease of the server, if it has one, to the standby. It blocks, and raises Unavailable if
+        nothing has changed.
         """
         self.name = standby.name
         self.term = files.state.term + 1
-        """The term that the standby is going to have."""
+        """The term of the standby after the switchover."""
         ending.freeze()
         self._ending = ending
         self._state_files = files
@@ -89,11 +89,11 @@ class Handover:
         """Everything that was confirmed is before this position."""
 
     def give_up(self) -> None:
-        """The server continues."""
+        """Have the server continue."""
         self._ending.thaw()
 
     def end(self) -> None:
-        """The server ends."""
+        """Shut the server down."""
         self._ending(self.term)
 
     def run(self) -> None:
@@ -115,8 +115,8 @@ class Handover:
             )
         except OSError as error:
             if self._give is None:
-                raise Unavailable(f"it can't be noted that this server has ended: {error.strerror}") from error
-            logger.warning("the end of this server is recorded only in the lease: %s", error)
+                raise Unavailable(f"can't record that this server has handed over: {error.strerror}") from error
+            logger.warning("the handover is recorded only in the lease: %s", error)
         standby.take_over()
         until_s = self._now_s() + TAKEN_S_MAX
         while not standby.is_closed and self._now_s() < until_s:

@@ -1,18 +1,18 @@
-"""The history of a server: its stream and copies of everything, from which any moment can be restored.
+"""The history of a server: its stream and full copies, from which any moment can be restored.
 
 ::
 
     history.json                                       the format
     NUMBER-LIFE-START.open                             the part that is being written
-    NUMBER-LIFE-START-END-FIRST-LAST-CONTENT.part      a part that is complete
+    NUMBER-LIFE-START-END-FIRST-LAST-CONTENT.part      a complete part
 
-A part has frames, compressed by zlib: of one life, from one position of its stream to another. FIRST and LAST are the
-server's wall clock there, in milliseconds. CONTENT is `stream`, or says that a copy of everything begins in the part
-(`begin`), ends at its end (`end`), or both (`base`). Parts follow each other without a hole if they are of the same
-life and each begins where the one before ends.
+A part has zlib-compressed frames of one life, from one position of its stream to another. FIRST and LAST are the
+server's wall clock at these, in milliseconds. CONTENT is `stream`, or says that a full copy begins in the part
+(`begin`), ends at its end (`end`), or both (`base`). Two parts are contiguous if they are of the same life and the
+second one begins where the first one ends.
 
-The part that is being written has no end. Whoever reads it takes the frames that are there; each has a checksum. In an
-object store there is none: a part is one object, written when it is complete.
+The part that is being written has no known end. A reader takes its complete frames; each has a checksum. In an object
+store there is no such part: a part is one object, written when it is complete.
 """
 
 from __future__ import annotations
@@ -49,33 +49,33 @@ class Part:
     start: int
     """The position before its first frame."""
     end: int
-    """The position behind its last frame."""
+    """The position after its last frame."""
     first_ms: int
     last_ms: int
     begins: bool = False
-    """Whether a copy of everything begins with its first frame."""
+    """Whether a full copy begins with its first frame."""
     ends: bool = False
-    """Whether a copy of everything ends with its last frame."""
+    """Whether a full copy ends with its last frame."""
     is_open: bool = False
     """Whether it is being written, or was when the process ended."""
     size: int = 0
-    """Its bytes on disk."""
+    """Its stored size in bytes."""
 
     @classmethod
     def new(cls, number: int, life: int, start: int, time_ms: int) -> Part:
-        """Return a part that has no frames yet."""
+        """Return a part without frames."""
         return cls(number, life, start, start, time_ms, time_ms, is_open=True)
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """The file name."""
         head = f"{self.number:08d}-{self.life:016x}-{self.start}"
         if self.is_open:
             return head + OPEN
         return f"{head}-{self.end}-{self.first_ms}-{self.last_ms}-{_CONTENTS[self.begins, self.ends]}{PART}"
 
     def add(self, frame: Frame) -> None:
-        """Count a frame."""
+        """Update the part by a frame that is appended to it."""
         self.end = frame.end
         self.begins |= frame.kind is Kind.COPY_BEGIN
         self.ends |= frame.kind is Kind.COPY_END
@@ -84,12 +84,12 @@ class Part:
             self.last_ms = now_ms
 
     def follows(self, before: Part) -> bool:
-        """Return whether nothing is missing between this part and the one before it."""
+        """Return whether this part is contiguous with the one before it."""
         return self.life == before.life and self.start == before.end
 
 
 def time_of(frame: Frame) -> int | None:
-    """Return the server's wall clock that a frame has, if it has one."""
+    """Return the server's wall clock in a frame, if it has one."""
     if frame.kind is Kind.BEGIN:
         return frame.b
     return frame.a if frame.kind is Kind.TIME else None
@@ -99,7 +99,7 @@ def parts_of(store: PartStore) -> list[Part]:
     """Return all parts, the oldest first. Raise BackupError if there is no history."""
     names = store.names()
     if INDEX not in names:
-        raise BackupError(f"it has no {INDEX}, so it is no history")
+        raise BackupError(f"it has no {INDEX}, so it is not a history")
     _check_index(store)
     return _parts(store, names)
 
@@ -109,9 +109,9 @@ def _check_index(store: PartStore) -> None:
     try:
         number = int(json.loads(b"".join(store.read(INDEX, PIECE_BYTES)))["format"])
     except (ValueError, KeyError, TypeError):
-        raise BackupError(f"its {INDEX} is not understood") from None
+        raise BackupError(f"its {INDEX} is damaged") from None
     if number > FORMAT:
-        raise BackupError(f"it has format {number}, which is newer than this version reads")
+        raise BackupError(f"it has format {number}, which is newer than this version supports")
 
 
 def _parts(store: PartStore, names: Sequence[str]) -> list[Part]:
@@ -136,7 +136,7 @@ def _parts(store: PartStore, names: Sequence[str]) -> list[Part]:
 
 
 def chain_of(parts: list[Part]) -> list[Part]:
-    """Return these parts without those that others replace: what was stored late, and recorded again meanwhile."""
+    """Return these parts without those that were stored late, and recorded again in the meantime."""
     ending: dict[tuple[int, int], int] = {}
     before: list[int] = []
     for index, part in enumerate(parts):
@@ -171,7 +171,7 @@ def _whole(store: Readable, name: str) -> Iterator[bytes]:
         yield from _inflated(unpacked, data)
         if unpacked.eof:
             return
-    raise zlib.error("it ends before its end")
+    raise zlib.error("it is truncated")
 
 
 def _torn(store: Readable, name: str) -> Iterator[bytes]:
@@ -181,7 +181,7 @@ def _torn(store: Readable, name: str) -> Iterator[bytes]:
         before = unpacked.copy()
         try:
             yield b"".join(_inflated(unpacked, data))
-        except zlib.error:  # which has taken what is good in these data, too
+        except zlib.error:  # which has also consumed the valid beginning of these data
             for byte in data:
                 with suppress(zlib.error):
                     yield before.decompress(bytes([byte]))
@@ -195,11 +195,11 @@ def _inflated(unpacked: zlib._Decompress, data: bytes) -> Iterator[bytes]:
         piece = unpacked.decompress(data, PIECE_BYTES)
         yield piece
         data = unpacked.unconsumed_tail
-        is_more = bool(data) or len(piece) == PIECE_BYTES  # it may hold back some without any input
+        is_more = bool(data) or len(piece) == PIECE_BYTES  # some output may be left without any input
 
 
 def base_of(parts: list[Part], at_ms: int | None) -> tuple[int, int] | None:
-    """Return the indexes of the first and last part of the newest base that ends at a moment or before, or None."""
+    """Return the indexes of the first and last part of the newest base that ends by a moment, or None."""
     for last in range(len(parts) - 1, -1, -1):
         if parts[last].ends and (at_ms is None or parts[last].last_ms <= at_ms):
             first = last
@@ -211,7 +211,7 @@ def base_of(parts: list[Part], at_ms: int | None) -> tuple[int, int] | None:
 
 
 class PartWriter:
-    """Writes one part. Every method may raise OSError; then what is written is still good up to somewhere."""
+    """Writes one part. Every method may raise OSError; then the frames written before are still readable."""
 
     def __init__(self, store: PartStore, part: Part, suffix: str = OPEN) -> None:
         self.part = part
@@ -234,7 +234,7 @@ class PartWriter:
         self._bytes += len(data)
 
     def flush(self) -> None:
-        """Write what was added, so that it survives the end of this process, where the store `grows`."""
+        """Write the added frames, so that they survive the end of this process, if the store `grows`."""
         if self._grows:
             self._put(self._packing.flush(zlib.Z_SYNC_FLUSH))
             self._write()
@@ -245,26 +245,26 @@ class PartWriter:
         self._pieces, self._bytes = [], 0
 
     def sync(self) -> None:
-        """Make what was flushed durable."""
+        """Make the flushed frames durable."""
         self._file.sync()
 
     def finish(self) -> None:
-        """Complete the part, durably, and give it its name."""
+        """Complete the part durably, under its final name."""
         self._put(self._packing.flush())
         self._write()
         self.part.is_open = False
         self._file.finish(self.part.name)
 
     def close(self) -> None:
-        """Leave it as it is."""
+        """Close the file of an incomplete part."""
         self._file.close()
 
 
 class History:
-    """A history that is being written. One process at a time has it."""
+    """A history that is being written, by one process at a time."""
 
     def __init__(self, store: PartStore) -> None:
-        """Complete what an earlier process has left. Blocks. Raise BackupError or OSError.
+        """Complete the parts of an earlier process. Blocks. Raise BackupError or OSError.
 
         Raise DataDirectoryError if another process has begun to write to it.
         """
@@ -274,7 +274,7 @@ class History:
         except FileNotFoundError:
             foreign = [name for name in store.names() if name != "lock" and not name.startswith(f"{INDEX}.")]
             if foreign:
-                raise BackupError(f"it is not empty, and no history: it has {foreign[0]}") from None
+                raise BackupError(f"it is not empty and not a history: it has {foreign[0]}") from None
         store.claim(INDEX, {"format": FORMAT})
         names = store.names()
         store.remove([name for name in names if name.endswith(REPAIRED)])
@@ -283,7 +283,7 @@ class History:
 
     def _complete(self, names: list[str]) -> None:
         for part in [part for part in self.parts if part.is_open]:
-            if part.end == part.start and not part.ends:  # nothing that anybody could use
+            if part.end == part.start and not part.ends:  # it has no frames
                 self.parts.remove(part)
                 continue
             writer = PartWriter(self.store, Part.new(part.number, part.life, part.start, 0), REPAIRED)
@@ -299,17 +299,17 @@ class History:
         self.store.remove([name for name in parts if name not in needed])
 
     def begin(self, life: int, start: int, time_ms: int) -> PartWriter:
-        """Begin another part."""
+        """Begin a new part."""
         number = self.parts[-1].number + 1 if self.parts else 1
         return PartWriter(self.store, Part.new(number, life, start, time_ms))
 
     def finished(self, part: Part) -> None:
-        """Note a part that is complete."""
+        """Add a complete part."""
         self.parts.append(part)
 
     @property
     def base(self) -> Part | None:
-        """The last part of the newest base from which nothing is missing up to the end; None if there is none."""
+        """The last part of the newest base from which the history is contiguous to its end, or None."""
         after: Part | None = None
         for part in reversed(self.parts):
             if after is not None and not after.follows(part):
@@ -320,7 +320,7 @@ class History:
         return None
 
     def forget(self, before_ms: int) -> int:
-        """Remove the parts that are not needed to restore any moment from this one on; return how many."""
+        """Remove the parts that are not needed to restore moments since `before_ms`; return how many."""
         found = base_of(self.parts, before_ms)
         gone = self.parts[: found[0]] if found is not None else []
         self.store.remove([part.name for part in gone])

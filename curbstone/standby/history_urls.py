@@ -1,4 +1,4 @@
-"""Histories by URL: those that are in an object store. Its library is imported only for one."""
+"""URLs of histories in object stores. The library is imported only if one is used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 
 def is_url(place: str) -> bool:
-    """Return whether a history is in an object store, and not in a directory."""
+    """Return whether a history is in an object store, not in a directory."""
     return _URL.match(place) is not None
 
 

@@ -1,7 +1,7 @@
-"""After a promotion that may have lost messages, no id is given again that clients may have seen.
+"""Prevents that ids are reused after a promotion that may have lost messages.
 
-Each queue goes on so far above what it has that no client can have seen an id from there on. The numbers are in a file
-`ids` beside the queues, which belongs to the stream, until each queue has stored a message above its number.
+Each queue continues with numbers so far above its last one that no client can have seen them. These are in a replicated
+file `ids` beside the queues, until each queue has stored a message above its number.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from curbstone.standby.state_files import StateFiles
 
 FILE = "ids"
 GAP = 1 << 24
-"""More than a queue is given in the time in which a copy can be behind; ranges of ids have counts of 32 bits."""
+"""More ids than a queue can assign within the lag of a copy; ranges of ids have counts of 32 bits."""
 
 
 def skip_ids(broker: Broker) -> None:
-    """Have each queue go on where it may. Blocks; before anything is served."""
+    """Have each queue skip ids. Blocks; called before serving."""
     disk = broker.disk
     queues = {f"{queue.log.uid:012x}": queue.state for queue in broker.queues()}
     least: dict[str, int] = {}

@@ -1,6 +1,6 @@
-"""A lease as a Lease of Kubernetes: the record is an annotation, and the version is the object's resourceVersion.
+"""A lease as a Kubernetes Lease: the record is an annotation, and the version is the object's resourceVersion.
 
-The holder and the ttl are in the fields that `kubectl get lease` shows.
+The holder and the TTL are in the fields that `kubectl get lease` shows.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ REPLY_BYTES_MAX = 1024 * 1024
 
 
 class KubernetesLease:
-    """Implements `lease.LeaseStore`, as the service account of the pod that this process runs in."""
+    """Implements `lease.LeaseStore`, with the service account of the pod that this process runs in."""
 
     def __init__(self, namespace: str, name: str, timeout_s: float) -> None:
-        """Raise OSError if this is no pod with a service account."""
+        """Raise OSError if this process does not run in a pod with a service account."""
         host = os.environ.get("KUBERNETES_SERVICE_HOST")
         if not host:
-            raise OSError("this is no pod of Kubernetes: KUBERNETES_SERVICE_HOST is not set")
+            raise OSError("not in a Kubernetes pod: KUBERNETES_SERVICE_HOST is not set")
         host = f"[{host}]" if ":" in host else host
         self._url = f"https://{host}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}"
         tls = ssl.create_default_context(cafile=SERVICE_ACCOUNT / "ca.crt")
@@ -41,7 +41,7 @@ class KubernetesLease:
             "metadata": {"name": name, "namespace": namespace},
         }
         self._object: dict[str, Any] = self._new
-        """As it was read last. Members that others have set are kept."""
+        """The object at the last read. Fields that others have set are kept."""
 
     def check(self) -> None:
         """See `LeaseStore`: the API always compares resourceVersion."""
@@ -52,14 +52,14 @@ class KubernetesLease:
         return None if reply.status == 404 else self._found(reply)
 
     def write(self, lease: Lease, version: str | None) -> str:
-        """See `LeaseStore`. An object without a record, made by an administrator for example, counts as none."""
+        """See `LeaseStore`. An object without a record, for example one made by an administrator, counts as none."""
         method, path = "PUT", f"{self._folder}/{self._name}"
         if version is None:
             reply = self._ask("GET", path)
             if reply.status == 404:
                 method, path, self._object = "POST", self._folder, self._new
             elif self._found(reply) is not None:
-                raise OSError("there is a lease already")
+                raise OSError("the lease exists already")
             else:
                 version = self._object["metadata"]["resourceVersion"]
         metadata = self._object["metadata"]
@@ -77,7 +77,7 @@ class KubernetesLease:
         }
         found = self._found(self._ask(method, path, json.dumps(changed).encode()))
         if found is None or found.lease != lease:
-            raise OSError("the API server has not stored the lease as it was written")
+            raise OSError("the API server has not stored the lease as written")
         return found.version
 
     def close(self) -> None:
@@ -85,19 +85,19 @@ class KubernetesLease:
         self._connection.close()
 
     def _found(self, reply: Reply) -> Found | None:
-        """Return the record in a reply, or None if there is none in it."""
+        """Return the record in a reply, or None if it has none."""
         try:
             found = reply.json()
             metadata = found["metadata"]
             version = str(metadata["resourceVersion"])
             record = metadata.get("annotations", {}).get(RECORD)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise BadLease(f"the API server at {self._url} has answered with something that is no Lease") from None
+            raise BadLease(f"the reply of the API server at {self._url} is not a Lease") from None
         self._object = found
         return Found(Lease.decode(str(record).encode()), version) if record else None
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> Reply:
-        # It is replaced now and then, so it is read each time.
+        # Kubernetes rotates the token, so it is read each time.
         headers = {"authorization": f"Bearer {self._token.read_text(encoding='ascii').strip()}"}
         if body is not None:
             headers["content-type"] = "application/json"

@@ -1,19 +1,19 @@
-"""Decides which of several servers may confirm: the one that holds the lease, a small record in a shared store.
+"""The lease: a small record in a shared store that decides which of several servers may confirm.
 
-The store replaces the record only if it still has the version that the writer has read, and each write makes another
-version. So a late write changes nothing, and while the version stays the same, the holder has not renewed the lease.
+The store replaces the record only if it still has the version that the writer has read, and each write creates a new
+version. So a late write has no effect, and while the version stays the same, the holder has not renewed the lease.
 
 ::
 
-    L1  the holder confirms only while its lease is valid: for its ttl, by its own clock, from when it has sent the last
+    L1  the holder confirms only while its lease is valid: for its TTL, by its own clock, from when it has sent the last
         write that succeeded, less `MARGIN_MS`
     L2  before it confirms alone, the record says that no standby is in sync
-    L3  the record names a standby only from when every confirm waits for that standby
-    L4  a standby takes the lease when it has seen the same version for the ttl by its own clock, and the record names
-        it, or it may be behind for so long
+    L3  the record names a standby only once every confirm waits for that standby
+    L4  a standby takes the lease when it has seen the same version for the TTL by its own clock, and the record names
+        it, or its lag is within the limit
 
-The holder measures its ttl from before its write reaches the store, and a watcher from after it. So the holder stops
-before a watcher takes over, as long as no clock gains `MARGIN_MS` on another one in a ttl. No wall clock is used.
+The holder measures its TTL from before its write reaches the store, and a watcher from after it. So the holder stops
+before a watcher takes over, as long as no clock gains `MARGIN_MS` on another one in a TTL. No wall clock is used.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 MARGIN_MS = 2000
 """How long before its end the holder stops confirming."""
 RENEWALS = 3
-"""How often the lease is renewed in its ttl."""
+"""How often the lease is renewed in its TTL."""
 POLLS = 6
-"""How often a watcher reads the lease in a ttl."""
+"""How often a watcher reads the lease in a TTL."""
 HAND_OVER_MS_MAX = 20_000
-"""How long a server that hands over has to end by itself, while it holds no lease."""
+"""How long a server that hands over may run without a lease before it is shut down."""
 
 
 class BadLease(ValueError):
-    """What is in the store is no lease."""
+    """The object in the store is not a lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Lease:
     url: str
     """The URL of the holder for other machines; "" if it was not given."""
     sync: tuple[str, ...]
-    """The ids of the copies that have everything that is confirmed."""
+    """The ids of the copies that are in sync."""
     ttl_ms: int
     write: str = ""
     """The id of the write: no two writes make the same record."""
@@ -67,39 +67,37 @@ class Lease:
 
     @classmethod
     def decode(cls, data: bytes) -> Lease:
-        """Return a record. Raise BadLease."""
+        """Decode a record. Raise BadLease."""
         try:
             facts: dict[str, Any] = json.loads(data)
             lease = cls(**{**facts, "sync": tuple(facts["sync"])})
         except (ValueError, KeyError, TypeError):
-            raise BadLease(
-                "what is in the place of the lease is no lease of Curbstone, or of a newer version"
-            ) from None
+            raise BadLease("the object in the lease store is not a lease of Curbstone, or of a newer version") from None
         if not (isinstance(lease.term, int) and isinstance(lease.ttl_ms, int) and lease.ttl_ms > MARGIN_MS):
             raise BadLease("the lease is damaged")
         return lease
 
 
 class Found(NamedTuple):
-    """A record in the store."""
+    """A record in the store, with its version."""
 
     lease: Lease
     version: str
 
 
 class Call(NamedTuple):
-    """A call to the store: write `lease` in place of `version`, or, without a lease, read."""
+    """A call to the store: replace `version` by `lease`, or, without a lease, read."""
 
     lease: Lease | None = None
     version: str | None = None
-    """None if there must be no record yet."""
+    """None if the record must not exist yet."""
 
 
 class LeaseStore(Protocol):
-    """Where the record is. Calls block, for about a third of the ttl at most."""
+    """A store of the record. Calls block, for about a third of the TTL at most."""
 
     def check(self) -> None:
-        """Find out whether the store compares versions. Raise UnfitStore if it does not, or OSError."""
+        """Check that the store compares versions. Raise UnfitStore if it does not, or OSError."""
 
     def read(self) -> Found | None:
         """Return the record, or None if there is none. Raise OSError or BadLease."""
@@ -107,11 +105,11 @@ class LeaseStore(Protocol):
     def write(self, lease: Lease, version: str | None) -> str:
         """Replace a version of the record, and only that one, or create it; return the new version.
 
-        Raise OSError if that has failed, or if it is unknown whether it has: it may even take effect later.
+        Raise OSError if the write has failed or its outcome is unknown: it may even take effect later.
         """
 
     def close(self) -> None:
-        """Close the connection to it. The next call opens another one."""
+        """Close the connection. The next call opens another one."""
 
 
 class Replaced(Exception):
@@ -127,11 +125,11 @@ class UnfitStore(Exception):
 
 
 class NotFree(Exception):
-    """The lease must not be taken. The text says why."""
+    """The lease can't be taken. The text says why."""
 
 
 def call_store(store: LeaseStore, call: Call) -> Found | None:
-    """Call the store; return the record that it has now. Raise what the store raises."""
+    """Make a call; return the record in the store after it. Raise what the store raises."""
     if call.lease is None:
         return store.read()
     return Found(call.lease, store.write(call.lease, call.version))
@@ -140,14 +138,14 @@ def call_store(store: LeaseStore, call: Call) -> Found | None:
 class Holder:
     """The lease in the server that holds it: rules L1 to L3.
 
-    One thread makes the calls that `call` returns, one after the other, and reports each result to `answer` or
-    `failed`. Everything else may be used on any thread.
+    One thread makes the calls that `call` returns, one by one, and reports each result to `answer` or `failed`. All
+    other methods may be called on any thread.
     """
 
     def __init__(self, lease: Lease, version: str | None, now_ms: Callable[[], int]) -> None:
-        """`lease` is to be written in place of `version`; it holds when that is done."""
+        """`lease` is held once it has replaced `version` in the store."""
         self.lease = lease
-        """What has to be in the store."""
+        """The record that should be in the store."""
         self.valid_until_ms = 0
         self.failures = 0
         """How many calls have failed."""
@@ -157,12 +155,12 @@ class Holder:
         """The record of this version. Before the first write it is unknown which copies it names."""
         self._renewed_ms: int | None = None
         self._sent: dict[str, tuple[Lease, int]] = {}
-        """Writes in place of this version, each with when it was sent. Each may have taken effect, or still may."""
+        """Writes that replace this version, with the times of sending. Each may have taken effect, or still may."""
         self._is_in_doubt = False
         self._handover_lease: Lease | None = None
-        """The record that hands the lease over, until it is sent."""
+        """The record that hands over the lease, until it is sent."""
         self._ends_ms = 0
-        """While it hands over: when it has to have ended."""
+        """During a handover: when the server is shut down at the latest."""
         self._lock = threading.Lock()
 
     # --- for the server
@@ -174,13 +172,13 @@ class Holder:
 
     @property
     def is_expired(self) -> bool:
-        """Whether the server has to end: its lease has run out, or that of another server has begun."""
+        """Whether the server has to shut down: its lease has expired, or another server holds one."""
         now_ms = self._now_ms()
         return now_ms >= self.valid_until_ms and now_ms >= self._ends_ms
 
     @property
     def names_no_standby(self) -> bool:
-        """Whether it is certain that the record in the store names no standby as in sync, and will not (L2)."""
+        """Whether the record in the store certainly names no standby as in sync, and will not (L2)."""
         with self._lock:
             leases = [self.lease, self._in_store, *(lease for lease, _ in self._sent.values())]
             return not any(lease.sync for lease in leases)
@@ -191,7 +189,7 @@ class Holder:
             self.lease = replace(self.lease, sync=copies)
 
     def hand_over(self, holder: str, name: str) -> None:
-        """Give the lease to a copy. The server confirms nothing from now on; if this fails, not before a renewal."""
+        """Give the lease to a copy. The server confirms nothing from now on; if this fails, until a renewal."""
         with self._lock:
             self.valid_until_ms = 0
             self._ends_ms = self._now_ms() + HAND_OVER_MS_MAX
@@ -231,13 +229,13 @@ class Holder:
         return max(self._renewed_ms + self.lease.ttl_ms // RENEWALS - self._now_ms(), 0)
 
     def failed(self) -> None:
-        """A call has failed, or it is unknown whether it has."""
+        """Report that a call has failed, or that its outcome is unknown."""
         with self._lock:
             self._is_in_doubt = True
             self.failures += 1
 
     def answer(self, found: Found | None) -> None:
-        """The store has this record now. Raise Replaced, or OSError if there is none although there was one."""
+        """Report the record that is in the store now. Raise Replaced, or OSError if it was deleted."""
         with self._lock:
             if found is None:
                 if self._version is not None:
@@ -250,7 +248,7 @@ class Holder:
                 raise Replaced(found.lease)
             self._is_in_doubt = False
             if found.version != self._version:
-                # Writes in place of an older version can't take effect any more.
+                # Writes that replace an older version can't take effect any more.
                 self._version, self._in_store, self._renewed_ms = found.version, found.lease, sent_ms
                 self._sent.clear()
             if sent_ms is not None and self._handover_lease is None:
@@ -259,20 +257,20 @@ class Holder:
 
 
 class Candidate(NamedTuple):
-    """A copy that may become the server."""
+    """A copy that could become the server."""
 
     id: str
     server: str
     term: int
     is_complete: bool
     in_sync: bool
-    """Whether it has everything that is confirmed, by what the server has stated last."""
+    """Whether it is in sync, by the last report of the server."""
     reaches_ms: int | None
-    """Up to which moment it has the stream; None if that is unknown."""
+    """The time up to which it has the stream; None if unknown."""
 
 
 class Watch:
-    """The lease in a process that does not hold it: rule L4. Times are those of its own clock."""
+    """The lease in a process that does not hold it: rule L4. Times are by its own clock."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.found: Found | None = None
@@ -282,14 +280,14 @@ class Watch:
         self._now_ms = now_ms
 
     def observe(self, found: Found | None) -> None:
-        """A read that has ended just now has returned this."""
+        """Report the result of a read that has ended just now."""
         if found is None or self.found is None or found.version != self.found.version:
             self.since_ms = self._now_ms()
         self.found = found
 
     @property
     def unrenewed_ms(self) -> int:
-        """For how long the holder has not renewed it."""
+        """How long the holder has not renewed it."""
         return self._now_ms() - self.since_ms
 
     @property
@@ -298,27 +296,27 @@ class Watch:
         return self.found is not None and self.unrenewed_ms >= self.found.lease.ttl_ms
 
     def possible_loss(self, copy: Candidate, lag_ms: int | None, *, accepts_loss: bool = False) -> str:
-        """Return what a copy that takes the lease now may lack, or "". Raise NotFree if it must not take it.
+        """Return why confirmed messages may be missing if a copy takes the lease now, or "". Raise NotFree.
 
-        With `lag_ms` it has to have everything up to so long before the last renewal. With `accepts_loss` it need not
-        have anything that another copy has, but the lease has to be over all the same.
+        `lag_ms` is how far behind the last renewal the copy may be. With `accepts_loss` it may lack anything; the lease
+        has to be expired all the same.
         """
         if self.found is None:
             raise NotFree("no server holds the lease; start the server with curbstone serve")
         lease = self.found.lease
         if lease.server != copy.server:
-            raise NotFree(f"the lease is that of server {lease.server[:8]}, and this is a copy of {copy.server[:8]}")
+            raise NotFree(f"the lease belongs to server {lease.server[:8]}, but this is a copy of {copy.server[:8]}")
         is_mine = lease.holder == copy.id
         if not is_mine and not self.is_expired:
-            raise NotFree(f"{lease.name} holds the lease, and has renewed it {self.unrenewed_ms / 1000:.1f} s ago")
+            raise NotFree(f"{lease.name} holds the lease, and renewed it {self.unrenewed_ms / 1000:.1f} s ago")
         if lease.term != copy.term + is_mine:
-            raise NotFree(f"the lease is of term {lease.term}, and this is a copy of term {copy.term}")
+            raise NotFree(f"the lease is of term {lease.term}, but this is a copy of term {copy.term}")
         if not copy.is_complete:
             raise NotFree("the copy is not complete")
         if copy.in_sync and (is_mine or copy.id in lease.sync):
             return ""
         if lag_ms is None and not accepts_loss:
-            raise NotFree("the copy is not in sync, so it may lack what was confirmed")
+            raise NotFree("the copy is not in sync, so something that was confirmed may be missing")
         is_near = copy.reaches_ms is not None and lag_ms is not None and self.since_ms - copy.reaches_ms <= lag_ms
         if not (is_near or is_mine or accepts_loss):
             raise NotFree(f"the copy is more than {(lag_ms or 0) / 1000:g} s behind")

@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from curbstone.settings import Settings
 
 RETRY_S = 0.5
-"""The pause after a call to the store has failed."""
+"""The pause after a failed call to the store."""
 POLL_S = 0.02
 
 logger = logging.getLogger("curbstone")
 
 
 class LeaseFigures(NamedTuple):
-    """The figures of the lease of a server."""
+    """The state of the lease of a server."""
 
     name: str
     valid_ms: int
-    """For how long the server may still confirm without a renewal."""
+    """How long the server may still confirm without a renewal."""
     standbys: int
-    """How many standbys could take it: those that have everything that is confirmed."""
+    """How many standbys are in sync, so that they could take it."""
     ttl_ms: int
     failures: int
     """How many calls to the store have failed."""
@@ -61,20 +61,20 @@ class LeaseKeeper:
         """The lease of another server, if there is one."""
         self._store = store
         self._handover_to = ""
-        """The copy that it is handed over to."""
+        """The copy that it is being handed over to."""
         self._wake = threading.Event()
         self._heartbeat_ms: int | None = None
-        """When the server's thread was seen last; None if it does not serve yet."""
+        """The time of the last `heartbeat`; None before the server serves."""
 
     def start(self) -> None:
-        """Begin to renew it. The thread ends with the process."""
+        """Start renewing. The thread ends with the process."""
         threading.Thread(target=self._run, name="curbstone-lease", daemon=True).start()
 
     def _run(self) -> None:
         while self.replaced is None:
             try:
                 if self.is_stuck:
-                    raise OSError("the server does not answer")
+                    raise OSError("the event loop of the server is stuck")
                 self._call_store()
                 pause_s = self.holder.pause_ms() / 1000
             except Replaced as error:
@@ -97,17 +97,17 @@ class LeaseKeeper:
                 raise
 
     def acquire(self) -> None:
-        """Try until the lease is held. Blocks. Raise Replaced."""
+        """Retry until the lease is held. Blocks. Raise Replaced."""
         while not self.holder.holds:
             try:
                 self._call_store()
             except (OSError, BadLease) as error:
-                logger.warning("the lease can't be taken: %s", error)
+                logger.warning("the lease can't be acquired: %s", error)
                 time.sleep(RETRY_S)
 
     @property
     def end_reason(self) -> str:
-        """Why the server has to end, or ""."""
+        """Why the server has to shut down, or ""."""
         if self.replaced is not None and self.replaced.holder != self._handover_to:
             return str(Replaced(self.replaced))
         if self.holder.is_expired:
@@ -116,22 +116,22 @@ class LeaseKeeper:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the server has not called `heartbeat` for a third of the ttl, so that another one should serve."""
+        """Whether the server has not called `heartbeat` for a third of the TTL, so that another one should serve."""
         heartbeat_ms = self._heartbeat_ms
         return heartbeat_ms is not None and now_ms() - heartbeat_ms > self.holder.lease.ttl_ms // RENEWALS
 
     def heartbeat(self) -> None:
-        """The server's thread is running. Called at least every second."""
+        """Report that the server's thread is running. Called at least once a second."""
         self._heartbeat_ms = now_ms()
 
     def name_in_sync(self, *copies: str) -> None:
-        """Have the record name the copies that every confirm waits for."""
+        """See `Holder.name_in_sync`."""
         if self.holder.lease.sync != copies:
             self.holder.name_in_sync(*copies)
             self._wake.set()
 
     def hand_over(self, copy: str, name: str) -> None:
-        """Hand the lease over to a copy. Blocks. After Unavailable, the server continues once it holds it again."""
+        """Hand over the lease to a copy. Blocks. After Unavailable, the server continues once it holds it again."""
         self._handover_to = copy
         self.holder.hand_over(copy, name)
         self._wake.set()
@@ -143,7 +143,6 @@ class LeaseKeeper:
         raise Unavailable(f"the lease could not be handed over to {name}; nothing was changed")
 
     def figures(self) -> LeaseFigures:
-        """Return the figures."""
         holder = self.holder
         lease = holder.lease
         valid_ms = max(holder.valid_until_ms - now_ms(), 0)
@@ -151,7 +150,7 @@ class LeaseKeeper:
 
 
 def store_at(url: str, ttl_s: float) -> LeaseStore:
-    """Return the store at the URL of a lease. Raise Unavailable."""
+    """Return the store at a URL. Raise Unavailable."""
     try:
         return _store_at(url, ttl_s / RENEWALS)
     except ImportError as error:
@@ -173,9 +172,9 @@ def _store_at(url: str, timeout_s: float) -> LeaseStore:
 
 
 def acquire(store: LeaseStore, server: Lease) -> LeaseKeeper:
-    """Return the lease of a server once it is held. Blocks. Raise Unavailable or CommandFailed if that is impossible.
+    """Acquire the lease of a server. Blocks. Raise Unavailable or CommandFailed if it can't be acquired.
 
-    `server.sync` has the copies that the record may name from the start.
+    `server.sync` are the copies that the record may name from the start.
     """
     watch = Watch(now_ms)
     is_checked = is_waiting = False
@@ -189,13 +188,13 @@ def acquire(store: LeaseStore, server: Lease) -> LeaseKeeper:
             if lease is not None:
                 version = watch.found.version if watch.found is not None else None
                 keeper = LeaseKeeper(store, Holder(lease, version, now_ms))
-                with suppress(Replaced):  # another server was faster: read again
+                with suppress(Replaced):  # by another server in the meantime: read again
                     keeper.acquire()
                     keeper.start()
                     return keeper
         except Replaced as error:
             raise CommandFailed(
-                f"{error}: it has replaced this one. Follow it, with curbstone standby", REPLACED
+                f"{error}: it has replaced this one. Follow it with curbstone standby", REPLACED
             ) from None
         except (NotFree, BadLease, UnfitStore) as error:
             raise Unavailable(f"the lease can't be used: {error}") from error
@@ -211,7 +210,7 @@ def acquire(store: LeaseStore, server: Lease) -> LeaseKeeper:
 
 
 def acquired(disk: Disk, settings: Settings) -> LeaseKeeper:
-    """Return the lease of the server of a directory; see `acquire`."""
+    """Acquire the lease of the server of a directory; see `acquire`."""
     assert settings.lease
     files = server_state_files(disk)
     try:

@@ -1,4 +1,4 @@
-"""Watches the lease for a standby, and takes it."""
+"""Watches the lease in a standby, and takes it."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ log = logging.getLogger("curbstone.standby")
 
 
 class LeaseWatch:
-    """See the module's docstring. May be used on any thread. Methods that ask the store block."""
+    """See the module's docstring. May be used on any thread. Methods that call the store block."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raise Unavailable if the store can't be used here."""
+        """Raise Unavailable if the store can't be used."""
         self._store = store_at(settings.lease, settings.lease_ttl)
         self._url = settings.advertise
         self._ttl_ms = int(settings.lease_ttl * 1000)
@@ -54,12 +54,12 @@ class LeaseWatch:
 
     @property
     def is_expired(self) -> bool:
-        """Whether the holder can't confirm any more."""
+        """See `Watch.is_expired`."""
         return self._watch.is_expired
 
     @property
     def holder_url(self) -> str:
-        """The URL of the holder; "" if it was not given, or is that of this machine."""
+        """The URL of the holder; "" if it was not given, or is the URL of this machine."""
         found = self._watch.found
         return "" if found is None or found.lease.url == self._url else found.lease.url
 
@@ -69,7 +69,7 @@ class LeaseWatch:
             self._watch.observe(self._store.read())
 
     def possible_loss(self, copy: SecondCopy, reaches_ms: int | None, *, accepts_loss: bool = False) -> str:
-        """Return what a copy may lack that takes the lease now, or "". Raise NotPromoted."""
+        """Return why confirmed messages may be missing if a copy takes the lease now, or "". Raise NotPromoted."""
         state = copy.state
         is_in_sync, is_usable = state.in_sync != InSync.NO, copy.applier.is_usable
         candidate = Candidate(state.copy, state.server, state.term, is_usable, is_in_sync, reaches_ms)
@@ -79,19 +79,19 @@ class LeaseWatch:
             raise NotPromoted(str(error)) from None
 
     def loss_on_failover(self, copy: SecondCopy) -> str:
-        """Return why a copy could not take the lease without a loss if its holder failed now, or ""."""
+        """Return why a failover to a copy could lose confirmed messages if the holder failed now, or ""."""
         found, state = self._watch.found, copy.state
         is_named = found is not None and state.copy in (found.lease.holder, *found.lease.sync)
         if copy.is_handed_over or (is_named and state.in_sync != InSync.NO):
             return ""
-        return "the lease does not name this copy as one that is in sync"
+        return "the lease does not name this copy as in sync"
 
     def take(self, copy: SecondCopy, reaches_ms: int | None, *, accepts_loss: bool = False) -> str:
-        """Take the lease for a copy that is going to be promoted; return what `possible_loss` returns.
+        """Take the lease for a copy that is about to be promoted; return what `possible_loss` returns.
 
-        Raise NotPromoted, or OSError if it is unknown whether it was taken: then read it, and take it again.
+        Raise NotPromoted, or OSError if it is unknown whether it was taken: then call this again.
         """
-        with self._lock:  # so that the version that is replaced is the one that was judged
+        with self._lock:  # so that the version that is replaced is the one that was checked
             try:
                 self.refresh()
                 possible_loss = self.possible_loss(copy, reaches_ms, accepts_loss=accepts_loss)
@@ -118,12 +118,11 @@ class LeaseWatch:
         holder.answer(call_store(self._store, call))
 
     def close(self) -> None:
-        """Close the connection to the store."""
         with self._lock:
             self._store.close()
 
     def may_serve(self, state: State) -> bool:
-        """Return whether the directory of a server may be served: no other one has replaced it. Raise CommandFailed."""
+        """Return whether the server of a directory may start: no other one has replaced it. Raise CommandFailed."""
         while True:
             try:
                 self.refresh()

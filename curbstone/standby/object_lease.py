@@ -1,4 +1,4 @@
-"""A lease as an object in a store that replaces objects conditionally: S3 and what speaks it, Google's, Azure's."""
+"""A lease as an object in a store with conditional writes: S3 and compatible ones, Google Cloud Storage, Azure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ NEVER = json.dumps({"e_tag": '"00000000000000000000000000000000"', "version": "1
 
 
 class ObjectLease:
-    """Implements `lease.LeaseStore`. Credentials are those of the environment, as for the vendor's own tools."""
+    """Implements `lease.LeaseStore`. Credentials come from the environment, as for the vendor's own tools."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
-        """Raise OSError if the environment lacks something."""
+        """Raise OSError if the configuration in the environment is incomplete."""
         folder, _, self._name = url.rpartition("/")
-        # No retries by itself: a second attempt fails if the first one has taken effect.
+        # The library must not retry: a second attempt fails if the first one has taken effect.
         self._store = open_store(folder, timeout_s, max_retries=0)
 
     def check(self) -> None:
-        """See `LeaseStore`. It is tried with another object, NAME.check."""
+        """See `LeaseStore`. It is tested with another object, NAME.check."""
         for version, may_succeed in ((None, True), (None, False), (NEVER, False)):
             try:
                 obstore.put(self._store, f"{self._name}.check", b"Curbstone\n", mode=_mode(version))
@@ -34,7 +34,7 @@ class ObjectLease:
             except BaseError as error:
                 raise as_os_error(error) from None
             if not may_succeed:
-                raise UnfitStore("it replaces objects whatever their version is")
+                raise UnfitStore("the store replaces objects whatever their version is")
 
     def read(self) -> Found | None:
         """See `LeaseStore`."""
@@ -55,7 +55,7 @@ class ObjectLease:
             raise as_os_error(error) from None
 
     def close(self) -> None:
-        """See `LeaseStore`: the library does that."""
+        """See `LeaseStore`: the library closes its connections itself."""
 
 
 def _mode(version: str | None) -> Any:
@@ -63,5 +63,5 @@ def _mode(version: str | None) -> Any:
 
 
 def _version(meta: Any) -> str:
-    """Return the store's name of a version: a generation at Google's, an ETag at all others."""
+    """Return the version of an object: a generation at Google, an ETag at all others."""
     return json.dumps({name: meta[name] for name in ("e_tag", "version") if meta.get(name) is not None})

@@ -1,8 +1,8 @@
-"""The parts of a history as objects: each is written whole, once, and never changed.
+"""The parts of a history as objects: each is written at once and never changed.
 
-Whoever begins to write puts an id of its own into the index, and looks before each part whether it is still there. So
-of two processes the one that began last continues, and the other one ends. A part that was under way meanwhile may
-arrive late; `history.chain_of` leaves it out if the parts after it do not follow it.
+A writer puts an id of its own into the index, and checks before each part that it is still there. So of two processes
+the one that began last continues, and the other one ends. A part of the other one may still arrive late;
+`history.chain_of` leaves it out if the parts after it are not contiguous with it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ObjectParts:
         self._claim = b""
 
     def claim(self, name: str, facts: Mapping[str, object]) -> None:
-        """See `PartStore`. Raise DataDirectoryError if another process has claimed it since this one has."""
+        """See `PartStore`. Raise DataDirectoryError if another process has claimed it later."""
         if self._claim:
             self._check_claim()
             return
@@ -70,7 +70,7 @@ class ObjectParts:
         try:
             data = bytes(obstore.get(self._store, name).bytes())
         except FileNotFoundError:
-            raise FileNotFoundError(f"{self.url}: there is no {name}") from None
+            raise FileNotFoundError(f"{self.url}: {name} does not exist") from None
         except BaseError as error:
             raise as_os_error(error) from None
         yield data
@@ -80,7 +80,7 @@ class ObjectParts:
         return _Object(self)
 
     def create(self, name: str, data: bytes) -> None:
-        """Store a part. Raise OSError, also if there is one of this name."""
+        """Store a part. Raise OSError, also if the name exists."""
         self._check_claim()
         try:
             obstore.put(self._store, name, data, mode="create", use_multipart=False)

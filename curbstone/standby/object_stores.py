@@ -1,4 +1,4 @@
-"""Object stores by URL: S3 and what speaks it, Google's, Azure's. Credentials are those of the environment."""
+"""Object stores by URL: S3 and compatible ones, Google Cloud Storage, Azure. Credentials come from the environment."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from obstore.store import ObjectStore, from_url
 from curbstone.standby.part_store import WrongStore
 
 _STATUS = re.compile(r"(.* status code: (\d{3})[\w ]*)")
-"""The part of an error that ends with the status of the reply; its body may follow."""
+"""The part of an error up to the status of the reply; the body may follow."""
 _FINAL_STATUSES = {"301", "400", "401", "403", "404"}
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
 def open_store(url: str, timeout_s: float, max_retries: int) -> ObjectStore:
-    """Return the store whose objects are below a URL. Raise OSError if the environment lacks something."""
+    """Return the store at a URL. Raise OSError if its configuration in the environment is incomplete."""
     options: dict[str, Any] = {"timeout": f"{timeout_s:g}s", "connect_timeout": f"{min(timeout_s, 10):g}s"}
     if os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true":
         options["allow_http"] = True
@@ -31,9 +31,9 @@ def open_store(url: str, timeout_s: float, max_retries: int) -> ObjectStore:
 
 
 def as_os_error(error: Exception) -> OSError:
-    """Return an error in one line, without the library's debugging output and the body of the reply.
+    """Return an error as one line, without the library's debugging output and the body of the reply.
 
-    It is a WrongStore if the store has answered that there is no such place, or that the credentials do not suffice.
+    It is a WrongStore if the store has replied that it does not exist, or that the credentials are insufficient.
     """
     text = str(error)
     line = text.partition("\n")[0]

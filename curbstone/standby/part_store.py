@@ -1,4 +1,4 @@
-"""Where the parts of a history are: in a directory, or in an object store (`object_parts`)."""
+"""Stores of the parts of a history: a directory, or an object store (`object_parts`)."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ AHEAD_BYTES_MAX = 64 * 1024 * 1024
 
 
 class WrongStore(OSError):
-    """There is no such store, or it refuses these credentials."""
+    """The store does not exist, or refuses the credentials."""
 
 
 class PartFile(Protocol):
     """A part that is being written. Every method may raise OSError."""
 
     def write(self, data: bytes) -> None:
-        """Append."""
+        """Append data."""
 
     def sync(self) -> None:
-        """Make what was written durable, where the store `grows`."""
+        """Make what was written durable, if the store `grows`."""
 
     def finish(self, name: str) -> None:
-        """Make all of it durable under its final name, and close it."""
+        """Make the part durable under its final name, and close it."""
 
     def close(self) -> None:
-        """Leave it as it is."""
+        """Close an incomplete part."""
 
 
 class Readable(Protocol):
@@ -52,25 +52,25 @@ class PartStore(Readable, Protocol):
 
     part_bytes_max: int
     sync_ms: int
-    """How long what was received may be in the memory of this machine only."""
+    """How long received frames may be in memory only."""
     grows: bool
-    """Whether a part that is being written is in the store, and so outlives the process that writes it. If not, it is
-    stored at once when it is complete, at the latest after `sync_ms`."""
+    """Whether a part is in the store while it is being written, so that it survives a crash of the process. If not, it
+    is stored when it is complete, after `sync_ms` at the latest."""
 
     def claim(self, name: str, facts: Mapping[str, object]) -> None:
-        """Have the file `name` with these facts, before anything else is written."""
+        """Create the index `name` with these facts, before anything else is written."""
 
     def names(self) -> list[str]:
-        """Return what there is, in no order."""
+        """Return all names, in any order."""
 
     def size(self, name: str) -> int:
-        """Return the bytes of something that `names` has returned."""
+        """Return the size in bytes of a name that `names` has returned."""
 
     def begin(self, name: str) -> PartFile:
-        """Begin a part; `name` is that of an incomplete one."""
+        """Begin an incomplete part named `name`."""
 
     def remove(self, names: Sequence[str]) -> None:
-        """Remove what is there of these."""
+        """Remove those of these names that exist."""
 
 
 class ReadAhead:
@@ -115,7 +115,7 @@ class ReadAhead:
 
 
 class DirectoryParts:
-    """Implements `PartStore` in a directory, which the lock of its disk keeps from other processes."""
+    """Implements `PartStore` in a directory, which is locked against other processes by its disk."""
 
     part_bytes_max = 64 * 1024 * 1024
     sync_ms = 1000

@@ -1,8 +1,8 @@
-"""Keeps the stream of a server as a history, and not as a copy: `History` says how it is stored.
+"""Records the stream of a server as a history; see `history` for the format.
 
-In a directory, what is received is written at once, and made durable about once a second; in an object store it is
-written as a whole part every few seconds. If anything fails, the recorder is thrown away; the next one completes what
-is there and continues from its end.
+In a directory, received frames are written at once, and made durable about once a second; in an object store they are
+written as a part every few seconds. After any failure a new recorder is made, which completes the last part and
+continues from its end.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from curbstone.standby.frames import ATTACHED_BYTES, Attached, BadFrame, Decoder
 from curbstone.standby.history import History, Part, PartWriter
 
 IDLE_MS = 60_000
-"""How long a time without changes may be in the memory of this machine only."""
+"""How long received clocks may be in memory only if nothing changes."""
 
 
 class Recorder:
-    """See the module's docstring. `begin` a connection, then `receive` what it brings."""
+    """See the module's docstring. `begin` a connection, then `receive` its bytes."""
 
     def __init__(self, history: History, now_ms: Callable[[], int], *, keep_ms: int, base_every_ms: int) -> None:
-        """Any moment of the last `keep_ms` can be restored. A copy of everything is asked for each `base_every_ms`.
+        """Any moment of the last `keep_ms` can be restored. A full copy is requested every `base_every_ms`.
 
-        Both are times of the server's clock; `now_ms` is any that runs.
+        Both are by the server's clock; `now_ms` is a monotonic one.
         """
         self.history = history
         self._store = history.store
         self.recorded_bytes = 0
-        """What was received and belongs to the history."""
+        """The received bytes that are part of the history."""
         self.copy_bytes = self.copy_bytes_max = 0
-        """How much of the copy that is under way was received, and how much there may be of it."""
+        """The received bytes of the copy in progress, and its size at most."""
         self._now_ms = now_ms
         self._keep_ms = keep_ms
         self._base_every_ms = base_every_ms
@@ -39,14 +39,14 @@ class Recorder:
         self._head = b""
         self._attached: Attached | None = None
         self._time_ms = 0
-        """The server's wall clock, as it sent it last."""
+        """The last wall clock that the server has sent."""
         self._is_synced = True
         self._synced_ms = now_ms()
 
     # --- connections
 
     def request(self) -> dict[str, Any]:
-        """Return what to ask the server for."""
+        """Return the request for the stream."""
         self._complete_part()
         last = self.history.parts[-1] if self.history.parts else None
         if last is None:
@@ -55,22 +55,22 @@ class Recorder:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for another copy of everything: then connect anew."""
+        """Whether another full copy is due: then reconnect."""
         base = self.history.base
         return not self.is_copying and base is not None and self._time_ms - base.last_ms >= self._base_every_ms
 
     @property
     def is_copying(self) -> bool:
-        """Whether a copy of everything is being received."""
+        """Whether a full copy is being received."""
         return self.copy_bytes_max > 0
 
     @property
     def attached(self) -> Attached | None:
-        """How the connection has begun; None if that was not received yet."""
+        """The first frame of the connection; None if it was not received yet."""
         return self._attached
 
     def begin(self) -> None:
-        """A connection begins."""
+        """Begin a connection."""
         self._complete_part()
         self._head, self._attached = b"", None
 
@@ -83,7 +83,7 @@ class Recorder:
     # --- frames
 
     def receive(self, data: bytes) -> list[Part]:
-        """Record what was received; return the bases that are complete now. Raise BadFrame or OSError."""
+        """Record received bytes; return the bases that they complete. Raise BadFrame or OSError."""
         if self._attached is None:
             data = self._head + data
             if len(data) < ATTACHED_BYTES:
@@ -104,9 +104,9 @@ class Recorder:
         return bases
 
     def _attach(self, attached: Attached) -> None:
-        asked = self.history.parts[-1].end if self.history.parts else None
-        if attached.is_resumed and attached.position != asked:
-            raise BadFrame(f"the server continues at {attached.position}, and not at {asked} as it was asked")
+        requested = self.history.parts[-1].end if self.history.parts else None
+        if attached.is_resumed and attached.position != requested:
+            raise BadFrame(f"the server resumes at {attached.position}; requested: {requested}")
         self._attached = attached
         self._time_ms = attached.time_ms
         self._decoder = Decoder(attached.position)
@@ -114,7 +114,7 @@ class Recorder:
     def _take(self, frame: Frame) -> Part | None:
         """Record a frame; return the last part of a base that it completes."""
         if frame.kind is Kind.ATTACHED:
-            raise BadFrame("the stream begins in its middle")
+            raise BadFrame("ATTACHED in the middle of the stream")
         if frame.kind is Kind.COPY_BEGIN:
             self._finish()
             self.copy_bytes, self.copy_bytes_max = 0, 1
@@ -157,7 +157,7 @@ class Recorder:
             self._finish()
 
     def close(self) -> None:
-        """Leave everything so that the next one can complete it. Raise OSError."""
+        """Close the part, so that the next recorder can complete it. Raise OSError."""
         if not self._store.grows:
             self._complete_part()
         elif self._writer is not None:

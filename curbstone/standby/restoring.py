@@ -1,8 +1,8 @@
-"""Makes a data directory from a history: the server as it was at a moment.
+"""Restores a data directory from a history, as of a moment.
 
-The newest base before the moment is taken, and then the stream, up to the last sync that had begun by then. So with
-`--sync always` everything that was confirmed by then is there, and nothing that was written later. In the other modes
-the stream has the time only once a second.
+The newest base before the moment is restored, and then the stream up to the last sync that had begun by then. So with
+`--sync always` it has everything confirmed by then, and nothing written later. In the other modes the stream has a time
+only once a second.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ FRAMES_AT_ONCE = 1000
 
 
 class Stretch(NamedTuple):
-    """A time of which every moment can be restored."""
+    """A period of which every moment can be restored."""
 
     from_ms: int
     to_ms: int
     bases: int
     size: int
-    """What it takes on disk."""
+    """Its stored size in bytes."""
 
 
 class Base(NamedTuple):
@@ -65,7 +65,7 @@ class Progress(Protocol):
 
 
 class _SyncAtEnd:
-    """Makes no sync when it begins, because everything is synced at the end. Implements `applying.Syncs`."""
+    """Skips the syncs of the stream, because everything is synced at the end. Implements `applying.Syncs`."""
 
     def start(self, _job: Callable[[], None], done: Callable[[OSError | None], None]) -> Callable[[], None]:
         done(None)
@@ -73,7 +73,7 @@ class _SyncAtEnd:
 
 
 def stretches(history: PartStore) -> list[Stretch]:
-    """Return the times that can be restored, the oldest first. Raise BackupError if there is no history."""
+    """Return the periods that can be restored, the oldest first. Raise BackupError if there is no history."""
     found: list[Stretch] = []
     before: Part | None = None
     is_usable = False
@@ -100,7 +100,7 @@ def unpacked_at(
 ) -> Iterator[Unpacked]:
     """Yield the server as it was at a moment, or at the last one there is, in a place next to `beside`.
 
-    The caller may change or move it. Raise BackupError if the history has no such moment.
+    The caller may change or move it. Raise BackupError if the history does not cover the moment.
     """
     work = beside.with_name(beside.name + PARTIAL)
     shutil.rmtree(work, ignore_errors=True)
@@ -199,8 +199,8 @@ def _frames(
         if index == len(parts):
             raise BackupError(f"it ends at {shown(before.last_ms)}, before {shown(at_ms)}")
         later = next((part for part in parts[index:] if part.ends), None)
-        resumes = f", and begins anew at {shown(later.last_ms)}" if later is not None else ""
-        raise BackupError(f"it has nothing of {shown(at_ms)}: it ends at {shown(before.last_ms)}{resumes}")
+        gap = f"after {shown(before.last_ms)}" + (f" until {shown(later.last_ms)}" if later is not None else "")
+        raise BackupError(f"it has a gap {gap}, which includes {shown(at_ms)}")
 
 
 def _facts(data: Path, reached_ms: int) -> dict[str, object]:
@@ -211,5 +211,5 @@ def _facts(data: Path, reached_ms: int) -> dict[str, object]:
 
 
 def shown(time_ms: int) -> str:
-    """Return a moment as it is written."""
+    """Format a moment."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")

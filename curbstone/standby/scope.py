@@ -1,7 +1,7 @@
-"""What of a data directory belongs to the stream, and so to a second copy.
+"""Which files of a data directory are replicated.
 
-Left out are the files of one process or one machine, and everything in a directory that a start removes unread: private
-queues, which have such a directory from the beginning, and deleted queues whose files are being removed.
+Left out are the files of one process or one machine, and directories that a start removes unread: those of private
+queues, and of deleted queues whose files are being removed.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from curbstone.core.engine.disk_alarms import PROBE_NAME
 from curbstone.repair.repair import DAMAGED_DIR
 
 STATE_DIR = "standby"
-"""The directory in which a second copy notes how far it is."""
+"""The directory of the state files."""
 CHARTS = "charts"
 LOCK = "lock"
 LOST = "lost+found"
 """A directory of the file system, where the data directory is the root of a volume."""
 NO_DATA = frozenset({LOCK, LOST, STATE_DIR})
-"""What is also in a directory without data."""
+"""Names that do not count as data."""
 
 _LEFT_OUT = {BACKUP, CHARTS, DAMAGED_DIR, LOCK, LOST, STATE_DIR, PROBE_NAME}
 _OF_ACCESS = {"", TOKENS, f"{TOKENS}.new"}
 
 
 def is_shipped(path: str) -> bool:
-    """Return whether the stream has what is at a path."""
+    """Return whether a path is replicated."""
     top, _, rest = path.partition("/")
     if top == QUEUES:
         return not is_being_removed(path)
-    if top == ACCESS:  # the audit is that of one server
+    if top == ACCESS:  # the audit log belongs to one server
         return rest in _OF_ACCESS
     return top not in _LEFT_OUT
 
@@ -43,5 +43,5 @@ def is_being_removed(path: str) -> bool:
 
 
 def is_at_or_below(path: str, folder: str) -> bool:
-    """Return whether a path is that of a folder, or of something in it."""
+    """Return whether a path is a folder, or in it."""
     return path == folder or path.startswith(f"{folder}/")

@@ -1,7 +1,7 @@
-"""A copy of a server in a directory, which a connection keeps up to date, and which may become a server itself.
+"""A copy of a server in a directory, which is kept up to date over a connection, and may become a server itself.
 
-`assign` a server, `request` its stream, `begin` and `receive` what it sends, and acknowledge by `ack`. Whether
-something that the server has confirmed may be missing is decided here, from the last report of the server and its age.
+`assign` a server, `request` its stream, `receive` what it sends, and acknowledge by `ack`. Whether a confirmed message
+may be missing is decided here, from the last report of the server and its age.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from curbstone.standby.scope import NO_DATA
 from curbstone.standby.state_files import State, StateFiles
 
 DIGESTS_BYTES_MAX = 24 * 1024 * 1024
-"""The most that is sent of the digests; what they do not cover is copied."""
+"""The limit of the digests that are sent; what they do not cover is copied."""
 DIGITS = 16
 
 
@@ -39,48 +39,45 @@ class SecondCopy:
         self.state_files = StateFiles(disk, boot)
         self.applier = Applier(disk, syncs, self.state_files)
         self.key = secrets.token_hex(DIGITS)
-        """Under this it acknowledges."""
+        """Identifies its acknowledgements."""
         self.attached: Attached | None = None
-        """How the connection has begun; None if that was not received yet."""
+        """The first frame of the connection; None if it was not received yet."""
         self._disk = disk
         self._now_ms = now_ms
         self._head = b""
         self._requested: tuple[int, int] | None = None
-        """The life and the position from which it asked to continue."""
+        """The life and the position from which it has asked to resume."""
         self._in_sync_ms: int | None = None
         """When the last acknowledgement was sent after which the server did not confirm alone."""
 
     @property
     def state(self) -> State:
-        """What the directory records."""
         return self.state_files.state
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing in the directory."""
+        """Whether the directory has no data."""
         return set(self._disk.list_dir("")) <= NO_DATA
 
     # --- connections
 
     def assign(self, server: str, term: int) -> None:
-        """Become a copy of a server, or stay one. Raise NotItsCopy."""
+        """Become a copy of a server, or stay one. Raise CannotFollow."""
         state = self.state
         if not state.server and not self.is_empty:
-            raise CannotFollow("it has data that are no copy of a server; name an empty directory")
+            raise CannotFollow("it has data that are not a copy of a server; use an empty directory")
         if state.server and state.server != server:
-            raise CannotFollow(
-                f"it has data of server {state.server[:8]}, and not of {server[:8]}; name an empty directory"
-            )
+            raise CannotFollow(f"it has data of server {state.server[:8]}, not of {server[:8]}; use an empty directory")
         if state.is_server and term <= state.term:
             raise CannotFollow(
-                f"it is that of a server itself, of term {state.term}, and the other server has term {term}: it was not"
+                f"it is the directory of a server of term {state.term}, and the other server, of term {term}, was not"
                 " promoted after this one. Start this one with curbstone serve"
             )
-        if term >= state.term:  # a server of a lower term is notified by the request, and ends
+        if term >= state.term:  # a server of a lower term is notified by the request, and shuts down
             self.state_files.assign(server, term)
 
     def request(self, life: int, *, compares: bool) -> dict[str, Any]:
-        """Return what to ask a server for, in its present life. With `compares` the whole copy is read."""
+        """Return the request for the stream of a server, in its current life. `compares` reads the whole copy."""
         state, position = self.state, self.state_files.position
         asked: dict[str, Any] = {"server": state.server, "term": state.term, "copy_id": state.copy, "key": self.key}
         self.attached, self._head, self._requested = None, b"", None
@@ -106,9 +103,7 @@ class SecondCopy:
     def _begin(self, attached: Attached) -> None:
         if attached.is_resumed:
             if (attached.life, attached.position) != self._requested:
-                raise BadFrame(
-                    f"the server continues at {attached.position}, and not as it was asked: {self._requested}"
-                )
+                raise BadFrame(f"the server resumes at {attached.position}; requested: {self._requested}")
         else:
             self.applier.begin(attached.life, attached.position)
         if attached.is_out_of_sync:
@@ -116,7 +111,7 @@ class SecondCopy:
         self.attached = attached
 
     def ack(self) -> dict[str, Any]:
-        """Return what to acknowledge."""
+        """Return the acknowledgement to send."""
         applier = self.applier
         return {
             "key": self.key,
@@ -126,19 +121,19 @@ class SecondCopy:
         }
 
     def note_in_sync(self, sent_ms: int) -> None:
-        """The server has received an acknowledgement that was sent at this time, and does not confirm alone."""
+        """Note that the server did not confirm alone when it received an acknowledgement sent at this time."""
         self._in_sync_ms = sent_ms
 
     # --- the end
 
     @property
     def is_handed_over(self) -> bool:
-        """Whether the server has ended and wants this copy to take over."""
+        """Whether the server has handed over to this copy."""
         return self.state.in_sync is InSync.HANDED_OVER
 
     @property
     def possible_loss(self) -> str:
-        """Why something that was confirmed may be missing; "" if nothing is."""
+        """Why a confirmed message may be missing; "" if none can be."""
         state = self.state
         if self.is_handed_over:
             return ""
@@ -148,14 +143,14 @@ class SecondCopy:
             return ""
         after = f"and it confirms alone after {state.alone_after_ms / 1000:g} s"
         if self._in_sync_ms is None:
-            return f"this process has not heard from the server, {after}"
+            return f"this process has received no reply from the server, {after}"
         silent_ms = self._now_ms() - self._in_sync_ms
         if silent_ms >= state.alone_after_ms:
-            return f"the server was heard last {silent_ms / 1000:.1f} s ago, {after}"
+            return f"the last reply of the server was {silent_ms / 1000:.1f} s ago, {after}"
         return ""
 
     def check(self, *, accepts_loss: bool) -> str:
-        """Return why something may be missing, or "". Raise NotPromoted if it may not be promoted so."""
+        """Return why a confirmed message may be missing, or "". Raise NotPromoted if the copy must not be promoted."""
         if self.state.is_server:
             raise NotPromoted("it is a server already; start it with curbstone serve")
         if not self.applier.is_usable:
@@ -165,12 +160,12 @@ class SecondCopy:
         possible_loss = self.possible_loss
         if possible_loss and not accepts_loss:
             raise NotPromoted(
-                f"something that was confirmed may be missing: {possible_loss}; --accept-loss promotes it anyway"
+                f"something that was confirmed may be missing: {possible_loss}; --accept-loss promotes the copy anyway"
             )
         return possible_loss
 
     def promote(self, *, accepts_loss: bool) -> str:
-        """Become a server: what is there is made durable, and the term grows. Return why something may be missing.
+        """Become a server: make everything durable, and increase the term. Return what `check` returns.
 
         Raise NotPromoted, SyncFailed or OSError.
         """
@@ -179,11 +174,10 @@ class SecondCopy:
         return possible_loss
 
     def take_over(self, possible_loss: str) -> None:
-        """Become a server, whose lease says what may be missing. Raise SyncFailed or OSError."""
+        """Become a server that holds the lease. Raise SyncFailed or OSError."""
         self.applier.promote(skips_ids=bool(possible_loss))
 
     def close(self) -> None:
-        """End; the next process continues."""
         self.applier.close()
 
 

@@ -1,8 +1,8 @@
 """A disk whose changes are added to a stream.
 
 It wraps the disk of the data directory. A change of a name is made and added under the stream's lock; a write is made
-first and then added. A call that fails and has done nothing adds nothing. If it is unknown whether a failed call has
-done something, the stream breaks off.
+first and then added. A failed call that has changed nothing adds nothing. If a failed call may have changed something,
+the stream is invalidated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ShippedFile:
         self._disk = disk
         self._file = file
         self.path: str | None = path
-        """Its path now; None if it belongs to the stream no more."""
+        """Its current path; None if its changes are not added any more."""
 
     def read(self, offset: int, size: int) -> bytes:
         return self._file.read(offset, size)
@@ -79,13 +79,13 @@ class ShippingDisk:
         self.inner = inner
         self.stream = stream
         self.lease: LeaseKeeper | None = None
-        """The lease of the server whose disk this is, if it has one."""
+        """The lease of the server, if it is run with one."""
         self._open: dict[str, set[ShippedFile]] = {}
         """The open files, by path."""
         self._being_removed: set[str] = set()
-        """Deleted queues whose directories have been renamed, and are being removed."""
+        """The renamed directories of deleted queues, which are being removed."""
         self.has_failed = False
-        """Whether a sync has failed, so that what is read may not be on the disk."""
+        """Whether a sync has failed, so that data read from the page cache may not be on the disk."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         return self._opened(path, self.inner.open, create)
@@ -113,7 +113,7 @@ class ShippingDisk:
             return shipped
 
     def forget(self, file: ShippedFile) -> None:
-        """A file was closed."""
+        """Remove a closed file."""
         with self.stream.lock:
             there = self._open.get(file.path) if file.path is not None else None
             if there is not None:
@@ -125,12 +125,12 @@ class ShippingDisk:
         return self.inner.list_dir(path)
 
     def on_error(self, error: OSError) -> None:
-        """A call has failed. If it may have changed something, those who receive the stream have to compare."""
+        """Invalidate the stream if a failed call may have changed something."""
         if not isinstance(error, FileNotFoundError | FileExistsError) and error.errno not in UNCHANGED_ERRORS:
             self.stream.invalidate()
 
     def _change(self, make: Callable[[], None], kind: Kind, path: str, payload: Sequence[bytes] = ()) -> None:
-        """Change a name, and say so in the stream."""
+        """Change a name, and add the change to the stream."""
         try:
             make()
         except OSError as error:
@@ -147,10 +147,10 @@ class ShippingDisk:
 
     def rename(self, old: str, new: str) -> None:
         if not is_shipped(old):
-            assert not is_shipped(new), f"{old} does not belong to the stream, and {new} does"
+            assert not is_shipped(new), f"{old} is not replicated, but {new} is"
             self.inner.rename(old, new)
             return
-        assert is_shipped(new) or is_being_removed(new), f"{old} belongs to the stream, and {new} does not"
+        assert is_shipped(new) or is_being_removed(new), f"{old} is replicated, but {new} is not"
         with self.stream.lock:
             self._change(lambda: self._rename(old, new), Kind.RENAME, old, [new.encode()])
 
@@ -169,7 +169,7 @@ class ShippingDisk:
         self.stream.renamed(old, new)
 
     def _detach_files(self, path: str) -> None:
-        """What was at a path is replaced or removed; later writes to its open files are not shipped."""
+        """Stop adding writes to the open files at and below a path, which was replaced or removed."""
         for each in [each for each in self._open if is_at_or_below(each, path)]:
             for file in self._open.pop(each):
                 file.path = None
@@ -195,7 +195,7 @@ class ShippingDisk:
         self.stream.removed(path)
 
     def _remove_all(self, path: str) -> None:
-        """Remove a tree. If that fails, some of it may be gone, whatever the error is."""
+        """Remove a tree. If that fails, part of it may be removed, whatever the error is."""
         try:
             self.inner.remove_tree(path)
         except FileNotFoundError:
@@ -214,7 +214,7 @@ class ShippingDisk:
         return self.sync(lambda: self.inner.sync_all(path), path, Sync.EVERYTHING)
 
     def sync(self, make: Callable[[], T], path: str, what: Sync) -> T:
-        """Make a sync, with its beginning and its end in the stream."""
+        """Make a sync, and add its start and its end to the stream."""
         number = self.stream.begin_sync(path, what)
         try:
             return make()

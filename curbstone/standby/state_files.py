@@ -1,11 +1,11 @@
-"""What a server and its second copy record about themselves, in the directory `standby` beside the data.
+"""The state of a server or a copy, in the directory `standby` of the data directory.
 
-All copies of a server have its id. Its term grows with each promotion, so of two servers with one id the one with the
-lower term has been replaced.
+All copies of a server have its id. The term increases with each promotion, so of two servers with one id the one with
+the lower term was replaced.
 
-`state` is replaced durably: whether the copy is complete, and what else must not be forgotten. `position` says how far
-the stream is applied, and is overwritten without a sync. So it survives the end of the process and not that of the
-machine; then the copy is still one that the server could have had, but it is unknown which, and it has to be compared.
+`state` is replaced durably. `position` says how far the stream is applied, and is overwritten without a sync. So it
+survives a crash of the process, and not one of the machine; then the copy is still consistent, but its position is
+unknown, and it has to be compared.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ _CRC = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What must not be forgotten."""
+    """The durable state."""
 
     is_complete: bool = False
-    """Whether a server may start on it."""
+    """Whether a server may start on the copy."""
     in_sync: InSync = InSync.NO
     """The last report of the server."""
     wants_full_copy: bool = False
-    """Whether a sync has failed. What is read then may not be on the disk, so a comparison finds too little."""
+    """Whether a sync has failed. Then data that are read may not be on the disk, so a comparison is not reliable."""
     is_catching_up: bool = False
-    """Whether it is applied without syncs, so that after a power cut files may be those of different moments."""
+    """Whether the stream is applied without syncs, so that files may be inconsistent after a power cut."""
     server: str = ""
-    """The id of the server whose data these are; "" if none is known yet."""
+    """The id of the server; "" if it is not known yet."""
     term: int = 0
     is_server: bool = False
-    """Whether these are the data of a server itself, and not a copy."""
+    """Whether the directory is that of a server, not of a copy."""
     believed: str = ""
-    """Of a server: the id of the copy that may believe that it lacks nothing; "" if the server has confirmed alone."""
+    """For a server: the id of the copy that may assume it is in sync; "" if the server has confirmed alone."""
     copy: str = ""
     """The id of this directory, among those of the server and its copies; "" if it has none yet."""
     skips_ids: bool = False
-    """Of a server: whether it was promoted without some ids that clients may have seen."""
+    """For a server: whether it was promoted without some ids that clients may have seen."""
     alone_after_ms: int = 0
-    """Of a copy that is in sync: after how long without it the server confirms alone; 0 for never."""
+    """For a copy that is in sync: after how long without it the server confirms alone; 0 for never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +65,17 @@ class Position:
     applied: int = 0
     """Everything before this position is applied."""
     at_most: int = 0
-    """Nothing behind this position is applied."""
+    """Nothing after this position is applied."""
 
 
 class StateFiles:
     """See the module's docstring. All methods block."""
 
     def __init__(self, disk: Disk, boot: bytes) -> None:
-        """`boot` names this run of the machine."""
+        """`boot` identifies this boot of the machine."""
         self.state = State()
         self.position: Position | None = None
-        """How far the copy is, if that is known."""
+        """The position of the copy, if it is known."""
         self._disk = disk
         self._boot = boot[:32].ljust(32, b"\0")
         self._file: File | None = None
@@ -105,11 +105,11 @@ class StateFiles:
 
     @property
     def can_resume(self) -> bool:
-        """Whether the copy can continue from its position, if the server has kept the stream from there on."""
+        """Whether the copy can resume from its position, if the server has kept the stream from there on."""
         return self.state.is_complete and not self.state.wants_full_copy and self.position is not None
 
     def change(self, **changes: Any) -> None:
-        """Change the state, durably."""
+        """Change the state durably."""
         state = replace(self.state, **changes)
         if state != self.state:
             data = json.dumps({"format": FORMAT, **asdict(state)}).encode()
@@ -117,9 +117,9 @@ class StateFiles:
             self.state = state
 
     def assign(self, server: str, term: int) -> None:
-        """These are a copy of a server from now on.
+        """Make the directory a copy of a server.
 
-        What a server has left that did not hand over is not compared, because one of its syncs may have failed.
+        If it was a server that did not hand over, it needs a full copy, because one of its syncs may have failed.
         """
         state = self.state
         is_same = not state.is_server and (state.server, state.term) == (server, term)
@@ -137,21 +137,20 @@ class StateFiles:
             )
 
     def save_position(self, position: Position) -> None:
-        """Note how far the stream is applied."""
+        """Record how far the stream is applied, without a sync."""
         if position != self.position and self._file is not None:
             data = _POSITION.pack(position.life, position.applied, position.at_most, self._boot)
             self._file.write(0, [data + _CRC.pack(zlib.crc32(data))])
             self.position = position
 
     def close(self) -> None:
-        """Close its file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 def _state_in(data: bytes) -> State:
-    """Return the state that a file holds. Raise DataDirectoryError."""
+    """Decode the state. Raise DataDirectoryError."""
     try:
         facts: dict[str, Any] = json.loads(data)
         if facts.pop("format") != FORMAT:
@@ -164,7 +163,7 @@ def _state_in(data: bytes) -> State:
 
 
 def server_state_files(disk: Disk) -> StateFiles:
-    """Return what a server has recorded about itself. The first time it is given its id. Blocks."""
+    """Return the state files of a server. The first time, an id is created. Blocks."""
     files = StateFiles(disk, b"")
     if not files.state.server:
         files.change(server=secrets.token_hex(16), term=1, is_server=True)

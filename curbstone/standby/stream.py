@@ -1,11 +1,11 @@
-"""The stream of one life of a server: what changes its disk, in order, for those who keep a second copy.
+"""The stream of one life of a server: all changes of its disk, in order, for its followers.
 
-Frames are added on any thread. If a call had returned before another was made, its frame is first: a call is made,
+Frames are added on any thread. If a call has returned before another was made, its frame comes first: a call is made,
 then its frame is added, then it returns. A sync has two frames. BEGIN is added before it starts and END when it has
-returned, so a receiver syncs at the same time, and can tell what may not be applied before its own sync is done.
+returned, so a receiver syncs at the same time, and knows what must not be applied before its own sync is done.
 
-Without receivers nothing is added. This is checked after a change was made, so a receiver that begins a copy then finds
-the change on the disk.
+Without receivers nothing is added. This is checked after a change was made, so a receiver that begins a copy at that
+time finds the change on the disk.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from contextlib import suppress
 from curbstone.standby.frames import PAYLOAD_BYTES_MAX, Kind, Sync, encode
 
 KEPT_BYTES = 64 * 1024 * 1024
-"""So much of the stream is kept for receivers that lost their connection, and for those that are slow."""
+"""How much of the stream is kept for receivers that are disconnected or slow."""
 FRAME_BYTES = 200
-"""What a frame takes in memory beside its bytes; most frames are shorter than that."""
+"""The memory overhead of a frame; most frames are shorter than that."""
 ZEROS_BYTES_MIN = 4096
-"""At the end of a write so many zeros or more are counted and not sent."""
+"""At least so many zeros at the end of a write are counted and not sent."""
 
 
 class Cursor:
-    """The place of one receiver in the stream, and what it has not taken yet."""
+    """The position of one receiver in the stream, with its queue of frames."""
 
     def __init__(self, stream: Stream, position: int, wake: Callable[[bool], None]) -> None:
-        """`wake` is called under the lock of the stream when there is more; with True, it should be sent at once."""
+        """`wake` is called under the lock of the stream when frames are added; True: they should be sent at once."""
         self.position = position
-        """The position before the first frame that it was given."""
+        """The position before its first frame."""
         self.pending_bytes = 0
         self.is_cut_off = False
-        """Whether it was too slow, or the stream has broken off. It gets nothing more, and has to attach again."""
+        """Whether it was too slow, or the stream was invalidated. It gets nothing more, and has to attach again."""
         self.renamed: Callable[[str, str], None] = lambda _old, _new: None
         """Called under the lock of the stream when a name was changed; for a copy that is being made."""
         self.removed: Callable[[str], None] = lambda _path: None
         self._stream = stream
         self._wake = wake
         self._pending: deque[tuple[list[bytes], int]] = deque()
-        """Frames, with what each of those that belong to the stream takes in memory."""
+        """Frames, with the memory that each takes; 0 for those that are not part of the stream."""
         self._behind_bytes = 0
 
     def put(self, buffers: list[bytes], size: int, *, is_urgent: bool, is_own: bool = False) -> None:
-        """Give it one more frame, of so many bytes. Called under the lock of the stream."""
+        """Add a frame of `size` bytes. Called under the lock of the stream."""
         if self.is_cut_off:
             return
         counted = 0 if is_own else size + FRAME_BYTES
@@ -61,20 +61,20 @@ class Cursor:
     def add_own(
         self, kind: Kind, path: str = "", a: int = 0, b: int = 0, payload: Sequence[bytes] = (), flag: int = 0
     ) -> None:
-        """Give it a frame that is for no other receiver."""
+        """Add a frame for this receiver only."""
         buffers = encode(kind, path, a, b, payload, flag)
         with self._stream.lock:
             self.put(buffers, sum(map(len, buffers)), is_urgent=False, is_own=True)
 
     def cut_off(self) -> None:
-        """Give it nothing more. Called under the lock of the stream."""
+        """Drop its frames and add no more. Called under the lock of the stream."""
         self.is_cut_off = True
         self._pending.clear()
         self.pending_bytes = self._behind_bytes = 0
         self._wake(True)
 
     def take(self, bytes_max: int) -> list[bytes]:
-        """Take whole frames of about so many bytes, at least one if there is any."""
+        """Take whole frames of about `bytes_max` bytes, at least one if there is any."""
         taken: list[bytes] = []
         with self._stream.lock:
             while self._pending and bytes_max > 0:
@@ -94,10 +94,10 @@ class Stream:
         self.lock = threading.RLock()
         """Held while a frame is added, and while a name is changed."""
         self.life = secrets.randbits(63)
-        """The name of this life; positions of another one mean nothing here."""
+        """The id of this life; positions are only valid within one life."""
         self.kept_bytes = kept_bytes
         self.end = 0
-        """The position behind the last frame."""
+        """The position after the last frame."""
         self.is_active = False
         """Whether frames are added."""
         self._is_required = False
@@ -105,11 +105,11 @@ class Stream:
         self._first = 0
         """The position before the oldest frame that is kept."""
         self._kept: deque[tuple[int, list[bytes]]] = deque()
-        """The latest frames, each with its bytes."""
+        """The latest frames, each with its size."""
         self._held_bytes = 0
         self._cursors: tuple[Cursor, ...] = ()
         self._detached_at = 0
-        """Where the stream was when the last receiver left."""
+        """The end of the stream when the last receiver was detached."""
         self._syncs = 0
         self._of_thread = threading.local()
 
@@ -121,13 +121,13 @@ class Stream:
             self._is_required = self.is_active = True
 
     def begin(self, wake: Callable[[bool], None]) -> Cursor:
-        """Attach a receiver that gets everything from now on. What was there before has to be copied."""
+        """Attach a receiver that gets all frames from now on. What exists already has to be copied."""
         with self.lock:
             self.is_active = True
             return self._attach(Cursor(self, self.end, wake))
 
     def resume(self, position: int, wake: Callable[[bool], None]) -> Cursor | None:
-        """Attach a receiver that has everything up to a position. Return None if that can't be continued."""
+        """Attach a receiver that has everything up to a position. Return None if it can't resume there."""
         with self.lock:
             if not self.is_active or position < self._first:
                 return None
@@ -138,7 +138,7 @@ class Stream:
                     break
                 start -= size
                 lacking.append((size, buffers))
-            if start != position:  # it is in the middle of a frame, or none of this life
+            if start != position:  # inside a frame, or of another life
                 return None
             cursor = Cursor(self, position, wake)
             for size, buffers in reversed(lacking):
@@ -150,13 +150,13 @@ class Stream:
         return cursor
 
     def detach(self, cursor: Cursor) -> None:
-        """End a receiver. It may come back and resume as long as what it lacks is kept."""
+        """Detach a receiver. It may resume as long as the stream is kept from its position on."""
         with self.lock:
             self._cursors = tuple(each for each in self._cursors if each is not cursor)
             self._detached_at = self.end
 
     def invalidate(self) -> None:
-        """Something failed so that it is unknown what the disk has: every receiver has to compare."""
+        """Cut off every receiver, so that it compares: a call has failed, and its effect on the disk is unknown."""
         with self.lock:
             for cursor in self._cursors:
                 cursor.cut_off()
@@ -165,7 +165,7 @@ class Stream:
     def _forget(self) -> None:
         self._kept.clear()
         self._held_bytes = 0
-        self.end += 1  # so that no receiver resumes here, not even one that has everything
+        self.end += 1  # so that no receiver can resume here
         self._first = self.end
 
     # --- what changes the disk
@@ -174,7 +174,7 @@ class Stream:
         self, kind: Kind, path: str = "", a: int = 0, b: int = 0, payload: Sequence[bytes] = (), flag: int = 0,
         *, is_urgent: bool = False,
     ) -> None:  # fmt: skip
-        """Add a frame for every receiver, if there may be any."""
+        """Add a frame for every receiver, if the stream is active."""
         if not self.is_active:
             return
         buffers = encode(kind, path, a, b, payload, flag)
@@ -201,11 +201,10 @@ class Stream:
             self._forget()
 
     def add_time(self) -> None:
-        """Add the wall clock."""
         self.add(Kind.TIME, a=self._wall_ms())
 
     def write(self, path: str, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Add a write that was made. Zeros at its end are only counted."""
+        """Add a write that was made. Zeros at its end are counted and not sent."""
         if not self.is_active:
             return
         pieces = [piece if type(piece) is bytes else bytes(piece) for piece in buffers if len(piece)]
@@ -222,7 +221,7 @@ class Stream:
             self.add(Kind.WRITE, path, offset + at, zeros if is_last else 0, [piece])
 
     def begin_sync(self, path: str, what: Sync) -> int:
-        """Note that a sync begins; return its number for `end_sync`."""
+        """Add the start of a sync; return its number for `end_sync`."""
         if not self.is_active:
             return 0
         with self.lock:
@@ -232,31 +231,31 @@ class Stream:
         return number
 
     def end_sync(self, number: int) -> None:
-        """Note that a sync has returned."""
+        """Add the end of a sync."""
         if number:
             self.add(Kind.END, a=number)
 
     def renamed(self, old: str, new: str) -> None:
-        """Notify copies under way that a name has changed. Called under the lock."""
+        """Notify copies in progress of a rename. Called under the lock."""
         for cursor in self._cursors:
             cursor.renamed(old, new)
 
     def removed(self, path: str) -> None:
-        """Notify copies under way that a file or directory was removed. Called under the lock."""
+        """Notify copies in progress of a removed file or directory. Called under the lock."""
         for cursor in self._cursors:
             cursor.removed(path)
 
-    # --- how far the work of a thread reaches
+    # --- the required position of a thread
 
     def reset_required_position(self) -> None:
-        """Begin to count anew what a receiver must have before the work of this thread counts as received."""
+        """Start a new unit of work on this thread; see `required_position`."""
         self._of_thread.required_position = 0
 
     @property
     def required_position(self) -> int:
-        """The position up to which a receiver must have everything, for the work of this thread since then.
+        """The position that a receiver must have acknowledged to have this thread's work since the last reset.
 
-        The end of a sync does not count: a receiver that has its beginning acknowledges it when it has synced, too.
+        The end of a sync does not count: a receiver acknowledges the start of a sync only when it has synced, too.
         """
         position = 0
         with suppress(AttributeError):

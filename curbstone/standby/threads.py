@@ -1,4 +1,4 @@
-"""Makes the syncs of a second copy, each on a thread, so that they overlap as they do at the server."""
+"""Runs the syncs of a copy on threads, so that they overlap as they do at the server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from curbstone.standby.applying import run_sync
 
 THREADS = 16
-"""As many as the server has."""
+"""As many as at the server."""
 
 
 class SyncThreads:
@@ -30,5 +30,5 @@ class SyncThreads:
         return future.result
 
     def close(self) -> None:
-        """End the threads, when all syncs have ended."""
+        """Wait for all syncs, and end the threads."""
         self._pool.shutdown()

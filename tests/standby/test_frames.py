@@ -59,5 +59,5 @@ def test_path_outside_the_directory_is_refused(path: str) -> None:
 
 def test_frame_kind_of_a_later_version_is_reported() -> None:
     data = b"".join(encode(99, "a"))  # type: ignore[arg-type]
-    with pytest.raises(BadFrame, match="kind 99, which this version does not know"):
+    with pytest.raises(BadFrame, match="kind 99, unknown to this version"):
         decoded(data)

@@ -55,7 +55,7 @@ def test_copy_takes_over_and_the_former_server_follows(tmp_path: Path) -> None:
                 publish(standby, "four")
                 former.has_everything(standby)
                 again = curbstone("promote", str(other), cwd=tmp_path)
-                assert again.code == 1 and "is that of a server already, and it runs" in again.err
+                assert again.code == 1 and "is the directory of a running server already" in again.err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
@@ -101,7 +101,7 @@ def test_copy_can_be_promoted_offline_and_the_former_server_ends(tmp_path: Path)
         with StandbyProcess(other, server.url) as standby, StandbyProcess(third, server.url) as later:
             standby.has_everything(server)
             wait_until(lambda: later.state()["is_complete"])
-        with pytest.raises(NotReady, match="is a copy of another server: let it follow with curbstone standby"):
+        with pytest.raises(NotReady, match="is a copy of another server: run curbstone standby on it"):
             ServerProcess(other)
         done = curbstone("promote", str(other), "--accept-loss", cwd=tmp_path)
         assert done.code == 0 and "start it with curbstone serve --data" in done.out
@@ -159,7 +159,7 @@ def test_no_id_is_reused_after_a_loss(tmp_path: Path) -> None:
         (("standby",), 2, "Missing option '--of'"),
         (("standby", "--of", "ftp://x", "--data", "d"), 2, "bad server address"),
         (("standby", "--of", "http://x", "--cap", "much"), 2, "--cap: "),
-        (("promote", "nothing"), 1, "nothing is no copy of a server"),
+        (("promote", "nothing"), 1, "nothing is not a copy of a server"),
     ],
 )
 def test_invalid_calls_are_reported(tmp_path: Path, args: tuple[str, ...], code: int, rule: str) -> None:
@@ -181,7 +181,7 @@ def test_directory_of_another_server_is_not_changed(tmp_path: Path) -> None:
         assert other.stop() == 0
         standby = StandbyProcess(tmp_path / "other", server.url)
         assert standby.process.wait(60) == 1
-        assert "it has data that are no copy of a server; name an empty directory" in standby.log
+        assert "it has data that are not a copy of a server; use an empty directory" in standby.log
         standby._wait()
         other.restart()
         assert ids_and_bodies(other) == [(1, "precious")]

@@ -161,7 +161,7 @@ def test_a_standby_of_a_standby_waits_until_that_serves(tmp_path: Path) -> None:
         StandbyProcess(tmp_path / "other", server.url, BACKLOG) as standby,
         StandbyProcess(tmp_path / "third", standby.status_url) as third,
     ):
-        wait_until(lambda: "is a standby, too: it has no changes to follow; trying again" in third.log)
+        wait_until(lambda: "is a standby itself and can't be followed; retrying in" in third.log)
 
 
 def test_lag_counts_from_the_last_complete_moment() -> None:

@@ -102,9 +102,9 @@ def test_server_waits_while_the_standby_disk_is_full(tmp_path: Path) -> None:
             for at in range(0, len(noise), 10):
                 batch = [{"message": body} for body in noise[at : at + 10]]
                 call(server, "POST", "/v2/default/queues/q/messages/batch", batch)
-            wait_until(lambda: "there is no room: " in standby.log)
+            wait_until(lambda: "disk full: " in standby.log)
             (reason,) = standby.status("/healthz")["reasons"]
-            assert reason.startswith("there is no room: ")
+            assert reason.startswith("disk full: ")
             subprocess.run(["mount", "-o", "remount,size=200m", str(disk)], check=True)
             standby.has_everything(server)
             assert standby.status("/healthz")["reasons"] == []
