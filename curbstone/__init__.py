@@ -1,3 +1,3 @@
-"""Curbstone: a small durable message queue. The version lives here; the parts are the subpackages."""
+"""Curbstone: a small durable message queue."""
 
 __version__ = "0.4.0"

@@ -1,9 +1,9 @@
-"""Curbstone as an ASGI application, with the engine inside: for other ASGI servers, and for mounting in applications.
+"""Curbstone as an ASGI application with the engine in process, for other ASGI servers or to mount in applications.
 
     from curbstone.asgi import create_app
     app = create_app(data="curbstone-data", users="users.toml")
 
-The engine starts and stops with the application's lifespan. docs/embedding.md has the rest.
+The engine starts and stops with the application's lifespan. See docs/embedding.md.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def create_app(**settings: Any) -> App:
         if name not in OPTIONS:
             known = ", ".join(option for option in OPTIONS if option not in _OF_SERVE)
             raise SettingsError(f"unknown setting {name!r}; there are {known}")
-    # Listeners of the environment are for `curbstone serve`. An address of this machine passes all checks of addresses.
+    # Listeners in the environment are for `curbstone serve`. A loopback address passes all checks of addresses.
     found = load({**settings, **dict.fromkeys(LISTENERS, ""), "http_addr": "127.0.0.1:0"})
     if found.engine is not None:
         raise SettingsError("engine is only for `curbstone serve`; an ASGI application keeps messages in its `data`")
@@ -71,7 +71,7 @@ def create_app(**settings: Any) -> App:
             "without a login, and an ASGI application can't see at which addresses it is served; give"
             " users=FILE (see curbstone access init), or insecure=True if only trusted clients can reach it"
         )
-    # Other machines may reach it, for all that is known here: so with users, the contracts need a login.
+    # Other machines may be able to reach it, so with users, the contracts need a login.
     return App(replace(found, http_addr=(Address("0.0.0.0", 0),)))
 
 
@@ -81,7 +81,7 @@ class App:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.gateway: AsgiGateway | None = None
-        """What serves it while the engine runs."""
+        """The application that serves while the engine runs."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve an ASGI connection. Before the lifespan has started, requests are answered with 503."""
@@ -139,7 +139,7 @@ class App:
             if is_clean:
                 host.close()
             else:
-                log.error("commits under way did not finish in %d s; they were not confirmed", ENGINE_STOP_S)
+                log.error("commits did not finish within %d s; they were not confirmed", ENGINE_STOP_S)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Run the engine for a server: the lifespan protocol of ASGI."""

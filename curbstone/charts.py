@@ -1,7 +1,6 @@
 """The history of the charts: the file `charts` in the data directory.
 
-Only charts depend on it. So no fault in it keeps the server from starting, it is never synced, and backups
-leave it out.
+Only charts depend on it. So damage of it does not prevent a start, it is never synced, and it is not in backups.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ NAME = "charts"
 
 
 def recorder(broker: ServedEngine, authenticator: Authenticator, host: Host) -> Recorder | None:
-    """Return what records the charts of the local engine; None for another one, which has no data directory."""
+    """Return the recorder of the local engine; None for another one, which has no data directory."""
     if not isinstance(broker, Broker):
         return None
     disk = broker.disk
@@ -27,7 +26,7 @@ def recorder(broker: ServedEngine, authenticator: Authenticator, host: Host) -> 
             file = disk.open(NAME)
         except FileNotFoundError:
             return disk.open(NAME, create=True) if create else None
-        if file.size() > FILE_BYTES:  # it is not ours
+        if file.size() > FILE_BYTES:  # it is not a file of this module
             file.truncate(0)
         return file
 

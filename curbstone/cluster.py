@@ -1,4 +1,4 @@
-"""Makes the engine on a RabbitMQ cluster from the settings. This is the only place that joins the engine to AMQP.
+"""Creates the engine on a RabbitMQ cluster from the settings.
 
 The extra `curbstone[cluster]` installs the packages it needs. Without `--engine` none of them is imported.
 """
@@ -28,7 +28,7 @@ log = logging.getLogger("curbstone")
 
 
 class ServedEngine(Broker, Protocol):
-    """An engine, and the methods that the server itself calls beside those of the protocols."""
+    """An engine, with the methods that the server itself calls."""
 
     @property
     def alarms(self) -> DiskAlarms:
@@ -36,17 +36,16 @@ class ServedEngine(Broker, Protocol):
 
 
 class NoBackups:
-    """See `gateway.resources.backup.Source`. The messages are on the cluster, so there is nothing to back up here."""
+    """See `gateway.resources.backup.Source`. The messages are on the cluster, so the server has nothing to back up."""
 
     def begin(
         self, had: Mapping[str, tuple[int, str]], on_done: Callable[[CurbstoneError | None, Archive | None], None]
     ) -> None:
-        """Refuse."""
-        raise NotSupported("A backup needs the local engine: the messages of a cluster are with its nodes.")
+        raise NotSupported("A backup needs the local engine: the messages of a cluster are on its nodes.")
 
 
 def prepare(host: AsyncioHost, loop: asyncio.AbstractEventLoop, settings: Settings) -> ServedEngine:
-    """Return the engine that `--engine` asks for. It is not connected yet. Raise Unavailable if it can't be made."""
+    """Return the engine of `--engine`, not connected yet. Raise Unavailable if it can't be created."""
     try:
         from curbstone.rabbit.amqp.connection import PikaConnector
     except ImportError as error:
@@ -61,7 +60,7 @@ def prepare(host: AsyncioHost, loop: asyncio.AbstractEventLoop, settings: Settin
         except OSError as error:
             raise Unavailable(f"can't read {settings.engine_password_file}: {error.strerror}") from error
         address = address._replace(password=password)
-    logging.getLogger("pika").setLevel(logging.CRITICAL)  # the engine itself logs what happens to its connections
+    logging.getLogger("pika").setLevel(logging.CRITICAL)  # the engine itself logs events of its connections
     log.info("curbstone %s, engine %s", __version__, address)
     return Engine(
         host,
@@ -74,7 +73,7 @@ def prepare(host: AsyncioHost, loop: asyncio.AbstractEventLoop, settings: Settin
 
 
 async def connect(engine: ServedEngine, stop_asked: asyncio.Event) -> None:
-    """Wait until the engine serves or a stop was asked for. Raise Unavailable if it takes too long."""
+    """Wait until the engine serves or a stop is requested. Raise Unavailable if it takes too long."""
     from curbstone.rabbit.engine import Engine
 
     assert isinstance(engine, Engine)

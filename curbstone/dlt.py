@@ -6,9 +6,9 @@
     pipeline = dlt.pipeline("orders", destination="duckdb", dataset_name="queues")
     pipeline.run(messages("shop/orders"))
 
-It needs `pip install 'curbstone[dlt]'`. Each run loads what the queue has now and earlier runs have not loaded. The
-place is in dlt's own state, which is loaded with the rows. The messages are read through a group, so consumers keep
-theirs; a run acks what the run before has loaded.
+It needs `pip install 'curbstone[dlt]'`. Each run loads the messages that earlier runs have not loaded. The position is
+in dlt's own state, which is loaded with the rows. The messages are read through a group, so other consumers are not
+affected; a run acks what the previous run has loaded.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def messages(
     """Return a resource of dlt that appends the messages of `queue` to a table.
 
     `queue` is `project/queue`, or several with commas between. `headers` and `groups` are JSON. The server's address
-    and the files are by default those of the command line. Without `fail_on_data_loss`, a run continues behind messages
-    that are lost, and logs them.
+    and the files are by default those of the command line. Without `fail_on_data_loss`, a run continues after lost
+    messages, and logs them.
     """
     given = {"queues": queue, "groupId": group, "url": server, "tokenFile": token_file, "caFile": ca_file}
     options = {name: text for name, text in given.items() if text}
@@ -68,7 +68,7 @@ def messages(
 
 
 def _plain(batch: Any) -> Any:
-    """Return rows with JSON in place of maps and lists, which not all destinations have."""
+    """Return rows with JSON in place of maps and lists, which not all destinations support."""
     import json
 
     import pyarrow as pa

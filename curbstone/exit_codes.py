@@ -5,7 +5,7 @@
   2  the command line or a setting is wrong
   3  the server can't be reached
   4  there is no such queue
-  5  there was nothing: no message to receive or to show
+  5  there was no message to receive or to show
   6  `check` or `repair` found damage, a backup is damaged, `drill` failed, a users file breaks a rule
   7  another server has replaced this one, or was asked to
 130  interrupted

@@ -1,7 +1,7 @@
-"""HTTP over the standard library: for the commands, Spark, webhooks, and the keys of issuers.
+"""An HTTP client over the standard library, for the commands, Spark, webhooks, and the keys of issuers.
 
-No redirect is followed and no proxy is used, because the server is most often on this machine. Everything that goes
-wrong is one of `ERRORS`.
+No redirect is followed and no proxy is used, because the server is usually on this machine. All errors are one of
+`ERRORS`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode, urlsplit
 ERRORS = (OSError, http.client.HTTPException)
 
 _IN_A_PATH = "!$%&'()*+,/:;=?@[]~"
-"""What stays as it is in a path, among it the % of what is quoted already."""
+"""The characters that are not quoted in a path; % is one of them because of parts that are quoted already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Reply:
 
 
 class Connection:
-    """A connection to one server. It is opened when it is needed, and kept. Not for several threads at once."""
+    """A persistent connection to one server, opened when needed. Not thread-safe."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Connection:
         tls: ssl.SSLContext | None = None,
         connect: Callable[[], socket.socket] | None = None,
     ) -> None:
-        """`timeout_s` limits each read and write. `connect` replaces the making of the socket.
+        """`timeout_s` limits each read and write. `connect` creates the socket, if it is given.
 
         Raise ValueError if the URL is not http:// or https:// with a host.
         """
@@ -63,15 +63,15 @@ class Connection:
         self._make_socket = connect
         self._connection: http.client.HTTPConnection | None = None
         self._is_idle = False
-        """Whether the last reply was read, so that the server has nothing to send."""
+        """Whether the last reply was read completely."""
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection, of an earlier request."""
+        """Whether the connection of an earlier request is open."""
         return self._connection is not None
 
     def connect(self) -> socket.socket:
-        """Connect unless there is a connection, and return its socket."""
+        """Connect if necessary, and return the socket."""
         connection = self._connection
         if connection is not None and self._is_idle and _is_closed(connection.sock):
             self.close()
@@ -103,7 +103,7 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> Iterator[http.client.HTTPResponse]:
-        """Send a request and yield the reply, whose body is still to be read. `path` is appended to that of the URL."""
+        """Send a request and yield the reply, whose body is not read yet. `path` is appended to that of the URL."""
         opened = self.connect()
         opened.settimeout(timeout_s)
         connection = self._connection
@@ -138,7 +138,7 @@ class Connection:
         return self.request(method, path, body=json.dumps(value).encode(), headers=headers)
 
     def interrupt(self) -> None:
-        """Have a read that is under way on another thread end, when it has returned what has arrived."""
+        """End a blocking read on another thread, after it has returned what has arrived."""
         connection = self._connection
         if connection is not None and connection.sock is not None:
             _shut(connection.sock)
@@ -151,22 +151,22 @@ class Connection:
 
 
 def _is_closed(opened: socket.socket) -> bool:
-    """Return whether the server has closed an idle connection. Nothing else makes it readable."""
+    """Return whether the server has closed an idle connection, which makes it readable."""
     poll = select.poll()
     poll.register(opened, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def _shut(connected: socket.socket) -> None:
-    with suppress(OSError):  # it may have been closed meanwhile
+    with suppress(OSError):  # it may have been closed in the meantime
         socket.socket.shutdown(connected, socket.SHUT_RDWR)  # the method of SSLSocket is not safe for threads
 
 
 @contextmanager
 def within(seconds: float, connected: socket.socket) -> Iterator[None]:
-    """Cut the connection and raise TimeoutError if the block takes longer.
+    """Close the connection and raise TimeoutError if the block takes longer.
 
-    The timeout of the socket limits only a single read, and a slow sender could continue for ever.
+    The timeout of the socket limits only a single read, so a slow sender could continue forever.
     """
     is_over = threading.Event()
 
@@ -184,12 +184,12 @@ def within(seconds: float, connected: socket.socket) -> Iterator[None]:
             raise
     finally:
         timer.cancel()
-    if is_over.is_set():  # even if nothing was raised, because the parser takes a head that was cut off as complete
+    if is_over.is_set():  # even if nothing was raised, because the parser accepts a truncated head
         raise TimeoutError(f"it took more than {seconds:g} s")
 
 
 def fetch(url: str, seconds: float, bytes_max: int, headers: Mapping[str, str]) -> bytes:
-    """Return the body of a URL, at most one byte more than is allowed, all within so many seconds. Raise OSError."""
+    """Return the body of a URL, at most `bytes_max` + 1 bytes, within `seconds`. Raise OSError."""
     until_s = time.monotonic() + seconds
     parts = urlsplit(url)
     connection = Connection(parts._replace(path="", query="").geturl(), timeout_s=seconds)
@@ -208,7 +208,7 @@ def fetch(url: str, seconds: float, bytes_max: int, headers: Mapping[str, str]) 
 
 
 class Backoff:
-    """The pauses between attempts: each is twice as long as the one before, up to a limit."""
+    """Exponential backoff: each pause is twice as long as the one before, up to a limit."""
 
     def __init__(self, first_s: float, most_s: float) -> None:
         self._first_s = self._next_s = first_s
@@ -220,5 +220,5 @@ class Backoff:
         return pause_s
 
     def reset(self) -> None:
-        """Begin again with the first pause, after a success."""
+        """Restart with the first pause, after a success."""
         self._next_s = self._first_s

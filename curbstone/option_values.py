@@ -1,4 +1,4 @@
-"""Reads the values of options: texts of the command line and the environment, or values of a TOML file.
+"""Parses the values of options: strings of the command line and the environment, or values of a TOML file.
 
 Each function raises ValueError, or an error of the engine's parsers, with the value and the rule that it breaks.
 """
@@ -19,14 +19,14 @@ from curbstone.rabbit.amqp.address import parse as parse_cluster
 
 
 class Kind(NamedTuple):
-    """A kind of values."""
+    """The type of an option's value."""
 
     metavar: str
     """The placeholder for a value in a help text; empty for an option without a value."""
     read: Callable[[object], Any]
-    """Returns the value, or raises ValueError."""
+    """Parses a value, or raises ValueError."""
     show: Callable[[Any], str] = str
-    """Returns a value as it is written."""
+    """Formats a value."""
     is_list: bool = False
     """Whether the option can be repeated."""
 
@@ -39,21 +39,21 @@ _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)
 
 
 def _text(value: object) -> str:
-    """Return a text."""
+    """Parse a string."""
     if not isinstance(value, str):
         raise ValueError(f"bad value {value!r}: expected a string in quotes")
     return value
 
 
 def _path(value: object) -> Path:
-    """Return a path."""
+    """Parse a path."""
     if value == "":
         raise ValueError("an empty path; the current directory is .")
     return value if isinstance(value, Path) else Path(_text(value))
 
 
 def _flag(value: object) -> bool:
-    """Return a boolean, given as such or as true, yes, on, 1, false, no, off or 0."""
+    """Parse a boolean, given as such or as true, yes, on, 1, false, no, off or 0."""
     found = value if isinstance(value, bool) else _FLAGS.get(str(value).lower())
     if found is None:
         raise ValueError(f"bad value {value!r}: expected true or false")
@@ -61,7 +61,7 @@ def _flag(value: object) -> bool:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """Return the texts of a list, or of a text with commas."""
+    """Parse a list of strings, or a string with commas."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     if isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value):
@@ -70,7 +70,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def one_of(metavar: str, *allowed: str) -> Kind:
-    """Return the kind of values that are one of these words."""
+    """Return the type of a value that is one of these words."""
 
     def read(value: object) -> str:
         if value not in allowed:
@@ -81,7 +81,7 @@ def one_of(metavar: str, *allowed: str) -> Kind:
 
 
 def integer(low: int, high: int) -> Kind:
-    """Return the kind of integers from `low` to `high`."""
+    """Return the type of an integer from `low` to `high`."""
 
     def read(value: object) -> int:
         try:
@@ -96,7 +96,7 @@ def integer(low: int, high: int) -> Kind:
 
 
 def seconds(low: float, high: float) -> Kind:
-    """Return the kind of numbers of seconds from `low` to `high`."""
+    """Return the type of a number of seconds from `low` to `high`."""
 
     def read(value: object) -> float:
         try:
@@ -111,7 +111,7 @@ def seconds(low: float, high: float) -> Kind:
 
 
 def seconds_or_never(low: float, high: float) -> Kind:
-    """Return the kind of numbers of seconds from `low` to `high`, or never, which is None."""
+    """Return the type of a number of seconds from `low` to `high`, or never, which is None."""
     some = seconds(low, high)
 
     def read(value: object) -> float | None:
@@ -124,7 +124,7 @@ def seconds_or_never(low: float, high: float) -> Kind:
 
 
 def size(low: int, high: int) -> Kind:
-    """Return the kind of numbers of bytes, such as 10MiB, from `low` to `high`."""
+    """Return the type of a size from `low` to `high` bytes, such as 10MiB."""
 
     def read(value: object) -> int:
         found = parse_size(value) if isinstance(value, str) else value
@@ -141,23 +141,23 @@ def _shown(count: int) -> str:
 
 
 def _sync_mode(value: object) -> SyncMode:
-    """Return a mode such as `interval:20`."""
+    """Parse a sync mode such as `interval:20`."""
     return SyncMode.parse(_text(value))
 
 
 def _addresses(value: object) -> tuple[Address, ...]:
-    """Return the addresses of a listener; an empty text and `off` mean none."""
+    """Parse the addresses of a listener; an empty string and `off` mean none."""
     parts = value.split(",") if isinstance(value, str) else _texts(value)
     return tuple(address for part in parts if (address := parse_address(part)) is not None)
 
 
 def _cluster(value: object) -> ClusterAddress | None:
-    """Return the address of a RabbitMQ cluster, or None for an empty text."""
+    """Parse the address of a RabbitMQ cluster; an empty string means None."""
     return parse_cluster(found) if (found := _text(value)) else None
 
 
 def _collector(value: object) -> str | None:
-    """Return the URL of an OpenTelemetry collector, or None for an empty text."""
+    """Parse the URL of an OpenTelemetry collector; an empty string means None."""
     found = _text(value)
     if found and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", found):
         raise ValueError(f"bad address {found!r}: http://host:port or https://host:port of a collector")
@@ -165,18 +165,18 @@ def _collector(value: object) -> str | None:
 
 
 def _lease(value: object) -> str:
-    """Return the URL of a lease, or an empty text."""
+    """Parse the URL of a lease, or an empty string."""
     found = _text(value)
     if found and not re.fullmatch(r"k8s://[a-z0-9-]+/[a-z0-9.-]+|(s3|gs|az)://[^/?#]+/[^?#]*[^/?#]", found):
         raise ValueError(
             f"bad lease {found!r}: s3://bucket/key, gs://bucket/key, az://container/key or k8s://namespace/name;"
-            " other stores can't replace an object only if nobody else has"
+            " other stores have no conditional writes"
         )
     return found
 
 
 def _server_url(value: object) -> str:
-    """Return the HTTP address of a server, or an empty text."""
+    """Parse the HTTP address of a server, or an empty string."""
     found = _text(value)
     if found and not re.fullmatch(r"https?://[^\s/@?#]+", found):
         raise ValueError(f"bad address {found!r}: http://host:port or https://host:port")
@@ -184,7 +184,7 @@ def _server_url(value: object) -> str:
 
 
 def _prefix(value: object) -> str:
-    """Return the prefix of the names in a cluster."""
+    """Parse the prefix of the names in a cluster."""
     found = _text(value)
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}/", found):
         raise ValueError(f"bad prefix {found!r}: 1 to 32 of A-Z a-z 0-9 _ - and a slash")
@@ -192,7 +192,7 @@ def _prefix(value: object) -> str:
 
 
 def _queue(value: object) -> str:
-    """Return the name of a queue, or an empty text."""
+    """Parse the name of a queue, or an empty string."""
     found = _text(value)
     if found:
         queue_name(found)
@@ -200,7 +200,7 @@ def _queue(value: object) -> str:
 
 
 def _origins(value: object) -> tuple[str, ...]:
-    """Return origins of web pages, or `*` for all."""
+    """Parse origins of web pages, or `*` for all."""
     found = _texts(value)
     for origin in found:
         scheme, separator, rest = origin.partition("://")
@@ -211,7 +211,7 @@ def _origins(value: object) -> tuple[str, ...]:
 
 
 def _patterns(value: object) -> tuple[str, ...]:
-    """Return patterns of queues, as project/queue."""
+    """Parse patterns of queues, as project/queue."""
     found = tuple(filter(None, _texts(value)))
     for pattern in found:
         if "/" not in pattern:
@@ -220,7 +220,7 @@ def _patterns(value: object) -> tuple[str, ...]:
 
 
 def _networks(value: object) -> tuple[str, ...]:
-    """Return addresses and networks."""
+    """Parse addresses and networks."""
     found = _texts(value)
     Networks(found)
     return found

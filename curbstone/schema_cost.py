@@ -1,7 +1,7 @@
-"""How long it can take to check a body against a JSON Schema. Pure.
+"""An upper bound of the time to check a body against a JSON Schema. Pure.
 
-The figures are the worst that were measured of jsonschema-rs: numbers, for example, are compared exactly, so one such
-as 1e-300 takes a thousand times as long as a small whole number. Most checks take a hundredth of the estimate.
+The constants are the worst measurements of jsonschema-rs: numbers, for example, are compared exactly, so that 1e-300
+takes a thousand times as long as a small integer. Most checks take a hundredth of the estimate.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ PART_NS = 300
 NUMBER_NS = 35_000
 """A comparison of two numbers."""
 WHOLE_NS = 5_000
-"""A comparison with a small whole number that is a limit."""
+"""A comparison with a small integer that is a limit."""
 EQUAL_NS = 500
 """A comparison of two other values."""
 POSITION_NS = 60
 """One position of a pattern, for each byte."""
 FORMAT_NS = 20
-"""A `format` or another keyword about the content of a text, for each byte."""
+"""A `format` or another keyword about the content of a string, for each byte."""
 UNIQUE_NS = 2_000
 """One item of an array whose items must be unique."""
 PAIR_NS = 600
-"""One item against one other, if some are whole numbers of 64 bits: then each is compared with each."""
+"""One item against one other, if some are integers of 64 bits: then all pairs are compared."""
 READ_VALUE_NS, READ_BYTE_NS = 400, 10
 """Reading the JSON, for each value and byte."""
 UNEVALUATED = 3
-"""How many times as long the parts take that `unevaluatedProperties` and `unevaluatedItems` have to look at again."""
+"""The factor for parts that `unevaluatedProperties` and `unevaluatedItems` evaluate again."""
 
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _FOR_EACH_BELOW = (
@@ -42,7 +42,7 @@ _TOKEN = re.compile(r"\\[pP]\{[^}]*\}|\\.|\[(?:\\.|[^\]\\])*\]|\{(\d*),?(\d*)\}|
 
 
 class Cost(NamedTuple):
-    """What checking a value costs: for the value itself, and for each value at any depth inside of it."""
+    """The cost of checking a value: for the value itself, and for each value nested in it."""
 
     value_ns: float = 0
     byte_ns: float = 0
@@ -55,7 +55,7 @@ class Cost(NamedTuple):
 
     @property
     def below(self) -> Cost:
-        """The cost of a part that applies to the values inside."""
+        """The cost of a part that applies to the nested values."""
         return Cost(0, 0, max(self.value_ns, self.below_value_ns), max(self.byte_ns, self.below_byte_ns))
 
 
@@ -73,7 +73,7 @@ def most(costs: Iterable[Cost]) -> Cost:
 
 
 class Costs:
-    """The costs of one schema. References have to be checked before: none may lead back to itself."""
+    """The costs of one schema, whose references must not be circular."""
 
     def __init__(self, document: Any, find: Callable[[str], Any]) -> None:
         """`find` returns the part of the schema that a reference names."""
@@ -85,7 +85,7 @@ class Costs:
         self._byte_ns = max(cost.byte_ns, cost.below_byte_ns) + READ_BYTE_NS
 
     def most_ms(self, body: bytes) -> float:
-        """Return how long checking a body takes at most."""
+        """Return the maximum time to check a body."""
         values = values_of(body)
         pairs = values * values * PAIR_NS if self._has_unique and _LARGE.search(body) else 0
         return (values * self._value_ns + len(body) * self._byte_ns + pairs) / 1_000_000
@@ -137,12 +137,12 @@ class Costs:
 
 
 def values_of(body: bytes) -> int:
-    """Return the most values that a JSON text can have."""
+    """Return the maximum number of values in a JSON text."""
     return 1 + len(body) - len(body.translate(None, b"[{,"))
 
 
 def _equality_ns(value: Any) -> float:
-    """Return how long comparing a value with this one takes, or with each of these."""
+    """Return the time to compare a value with this one, or with each of these."""
     if isinstance(value, list | dict):
         items = value.values() if isinstance(value, dict) else value
         return EQUAL_NS + sum(map(_equality_ns, items))
@@ -150,7 +150,7 @@ def _equality_ns(value: Any) -> float:
 
 
 def positions(pattern: str) -> int:
-    """Return how many characters a pattern has, with each repeated part counted as often as it may be repeated."""
+    """Return the number of characters of a pattern, with each part counted as often as it may be repeated."""
     sums, last = [0], 0
     for token in _TOKEN.finditer(pattern):
         text = token[0]

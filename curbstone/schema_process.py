@@ -1,8 +1,8 @@
-"""A process of its own that checks bodies against JSON Schemas, for those that could hold up the event loop.
+"""A separate process that checks bodies against JSON Schemas, for those that could block the event loop.
 
-The library does not release the interpreter's lock, so a thread does not help. The process is started by the first such
-body, checks one at a time, and ends when the server does. A check that takes more than `CPU_S_MAX` of CPU time, or more
-memory than `MEMORY_MAX`, ends the process, and the next one gets a new process.
+The library does not release the GIL, so a thread does not help. The process is started for the first such body, checks
+one at a time, and ends when the server does. A check that takes more than `CPU_S_MAX` of CPU time, or more memory than
+`MEMORY_MAX`, ends the process, and the next one starts a new process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import orjson
 CPU_S_MAX = 2.0
 MEMORY_MAX = 1 << 30
 _HEAD = 8
-"""Bytes of a length."""
+"""The size of a length field in bytes."""
 
 Answer = list[str] | None
 """The text, pointer and rule of a refusal; None if the body satisfies the schema."""
@@ -34,7 +34,7 @@ class CheckFailed(Exception):
 
 
 class SchemaProcess:
-    """The process, as the server sees it. May be called in any thread; blocking."""
+    """The process, in the server. May be called on any thread; blocks."""
 
     def __init__(self, module: str) -> None:
         """`module` is the program to run; it calls `serve`."""
@@ -66,7 +66,7 @@ class SchemaProcess:
 
     def _start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", self._module]
-        # A session of its own, so that Ctrl-C ends the server alone, which then ends this.
+        # In its own session, so that Ctrl-C stops only the server, which then ends this process.
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         finalize(self, _end, process)
         return process
@@ -79,12 +79,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def serve(check: Callable[[str, bytes], Answer]) -> None:
     """Answer checks from the standard input until it ends."""
-    with suppress(ValueError, OSError):  # not every system has it
+    with suppress(ValueError, OSError):  # not available on every system
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, MEMORY_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(5)
     while (schema := _read(sys.stdin.buffer)) is not None and (body := _read(sys.stdin.buffer)) is not None:
-        signal.setitimer(signal.ITIMER_PROF, CPU_S_MAX)  # its signal ends the process, whatever it is doing
+        signal.setitimer(signal.ITIMER_PROF, CPU_S_MAX)  # its signal ends the process in any state
         answer = orjson.dumps(check(schema.decode(), body))
         signal.setitimer(signal.ITIMER_PROF, 0)
         _write(sys.stdout.buffer, answer)
@@ -97,7 +97,7 @@ def _write(file: IO[bytes], data: bytes) -> None:
 
 
 def _read(file: IO[bytes]) -> bytes | None:
-    """Return what was written, or None at the end."""
+    """Return the next data, or None at the end."""
     head = file.read(_HEAD)
     if len(head) < _HEAD:
         return None

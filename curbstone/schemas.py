@@ -1,10 +1,10 @@
 """JSON Schemas for the engine, based on jsonschema-rs, which is imported only when a queue has a schema.
 
 A schema is set by any user who may manage a queue, and a body is sent by any who may publish to it. Neither must be
-able to hold up the server. So a schema must not refer to anything outside of itself, its patterns must run in linear
-time, and its size is limited with all references expanded. Without that limit, a reference to itself, or a chain of
-references that doubles at each step, would make the check of a small body take for ever. A check that could take long
-all the same is made in another process (`schema_cost`, `schema_process`), and is given up when it does take long.
+able to block the server. So a schema must not refer to anything outside of itself, its patterns must run in linear
+time, and its size is limited with all references expanded. Without that limit, a circular reference, or a chain of
+references that doubles at each step, would make the check of a small body take forever. A check that could still be
+slow is made in another process (`schema_cost`, `schema_process`), and is aborted if it is.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from jsonschema_rs import Validator
 
 PARTS_MAX = 2000
-"""The most objects and lists in a schema. Those behind a reference count each time they are referred to."""
+"""The maximum number of objects and lists in a schema. Those behind a reference count for each reference."""
 DEPTH_MAX = 64
 PATTERN_BYTES_MAX = 1 << 20
-"""The largest size of a compiled pattern."""
+"""The maximum size of a compiled pattern."""
 PATTERNS_BYTES_MAX = 8 << 20
-"""The largest size of all patterns that differ, compiled: each may have an equal share. This takes about 60 ms."""
+"""The maximum size of all different patterns, compiled: each may have an equal share. This takes about 60 ms."""
 LOOKS_MAX, LOOKS_APART_MAX = 500, 20_000
 """If the values of a body times the parts of the schema are more than this, the place that breaks it is not looked for:
 at once, and in the other process."""
@@ -44,7 +44,7 @@ class JsonSchemas:
         self._process = SchemaProcess(__name__)
 
     def rule(self, schema: str) -> _Rule:
-        """Return the rule that a JSON Schema stands for. Raise BadRequest if the schema can't be used."""
+        """Compile a JSON Schema. Raise BadRequest if the schema can't be used."""
         document = json.loads(schema)
         size = _Size(document)
         parts = size.check()
@@ -83,14 +83,14 @@ class _Rule:
             value = orjson.loads(body)
         except orjson.JSONDecodeError as error:
             return SchemaViolation(f"it is not JSON: {error}")
-        # The library makes all errors before it returns the first, at 30 µs each and with all that they quote.
+        # The library creates all errors before it returns the first, at 30 µs each and with all that they quote.
         if self._validator.is_valid(value):
             return None
         if values_of(body) * self._parts > looks_max:
             return UNPLACED
         for found in self._validator.iter_errors(value):
             return SchemaViolation(_short(found.message), _pointer(found.instance_path), _pointer(found.schema_path))
-        return SchemaViolation("it breaks a rule that the schema does not name")
+        return SchemaViolation("it violates the schema")
 
     def check_apart(self, body: bytes) -> CurbstoneError | None:
         try:

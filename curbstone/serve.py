@@ -1,8 +1,8 @@
 """The composition root of the server: the only file that imports the engine and all the protocols.
 
 Order of the start: lock the data directory, recover the queues, bind the listeners, print the ready line to stdout.
-Order of the stop: listeners (take no new clients, confirm the commits under way, notify the clients), engine,
-followers (which have everything then), disk threads.
+Order of the stop: listeners (accept no new clients, confirm the commits in progress, notify the clients), engine,
+followers (which have everything by then), disk threads.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ from curbstone.waiting import one_of
 
 log = logging.getLogger("curbstone")
 
-# Together these are less than the 10 s within which a stopped server has to have ended.
+# Together these are less than the 10 s within which a server has to stop.
 WHOLE_S = 5
-"""The most that a start waits until transactions which a crash has left half written are whole."""
+"""The maximum time that a start waits until transactions left incomplete by a crash are completed."""
 LISTENERS_STOP_S = 6
 ENGINE_STOP_S = 3
 
 UNAUTHENTICATED_MAX, ADDRESS_UNAUTHENTICATED_MAX = 1024, 64
-"""With users: the most connections that have not logged in yet, in all and from one address of another machine."""
+"""With users: the maximum number of connections without a login, in total and from one address of another machine."""
 
 WARN_EVERY_MS = 60_000
 
@@ -94,10 +94,10 @@ class Server(Protocol):
         """Return how many clients there are, by protocol. The key "" stands for the name in the ready line."""
 
     async def start(self, address: Address) -> tuple[str, int]:
-        """Begin to listen at one more address. Return the host and port bound. Raise OSError if that is impossible."""
+        """Listen at one more address. Return the bound host and port. Raise OSError."""
 
     async def stop(self) -> None:
-        """Take no new clients, wait for the confirms under way, then say goodbye to the clients and close."""
+        """Accept no new clients, wait for pending confirms, then notify the clients and close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def run(settings: Settings) -> int:
         log.warning("%s", line)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     malloc_tuning.keep_freed()
-    # Everything imported so far stays until the process ends, so the garbage collector need not examine it again.
+    # All imports so far stay until the process ends, so the garbage collector need not examine them again.
     gc.freeze()
     gc.enable()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -146,7 +146,7 @@ async def _serve(settings: Settings) -> int:
                 loop.add_signal_handler(number, stop_asked.set)
         if settings.engine is not None:
             await cluster.connect(broker, stop_asked)
-        else:  # not longer than `WHOLE_S`, because a full disk keeps no server from starting
+        else:  # not longer than `WHOLE_S`, because a full disk must not prevent a start
             await one_of(whole, stop_asked, timeout_s=WHOLE_S)
     except Stopped:  # recovery may end anywhere, because the next start makes the same changes again
         log.info("stopped before all queues were recovered")
@@ -184,7 +184,7 @@ async def _serve(settings: Settings) -> int:
             systemd.keep_alive(host)
         await stop_asked.wait()
         if ending.has_begun:
-            os._exit(REPLACED)  # nothing may be confirmed any more, and an ordinary stop confirms what is under way
+            os._exit(REPLACED)  # nothing may be confirmed any more, but an ordinary stop confirms pending commits
         log.info("stopping")
         systemd.notify(systemd.STOPPING)
     finally:
@@ -197,9 +197,9 @@ async def _serve(settings: Settings) -> int:
 
 
 def open_engine(host: AsyncioHost, settings: Settings, whole: asyncio.Event) -> Broker:
-    """Lock the data directory and recover every queue in it. This blocks, as no client is connected yet.
+    """Lock the data directory and recover all queues. Blocks, as no client is connected yet.
 
-    `whole` is set when no transaction is left in half by a crash.
+    `whole` is set when no transaction is left incomplete by a crash.
     """
     started_s = time.monotonic()
     with collection_disabled():
@@ -231,14 +231,14 @@ def open_engine(host: AsyncioHost, settings: Settings, whole: asyncio.Event) -> 
     for reason in writable_by_others(settings.data):
         log.warning("%s", reason)
     for doubt in doubts(file_system_of(settings.data)):
-        log.warning("what is confirmed may be lost: %s", doubt)
+        log.warning("confirmed messages may be lost: %s", doubt)
     if settings.sync.kind != "always":
-        log.warning("sync is %s: a power failure can take back what was confirmed", settings.sync)
+        log.warning("sync is %s: a power failure can lose confirmed messages", settings.sync)
     return broker
 
 
 def traced_engine(broker: Engine, host: AsyncioHost, settings: Settings, ends: list[Callable[[], None]]) -> Engine:
-    """Return the engine for the protocols, which makes spans with `--otlp`. Add to `ends` what the stop must call."""
+    """Return the engine for the protocols, which makes spans with `--otlp`. Add callbacks of the stop to `ends`."""
     if settings.otlp is None:
         return broker
     try:
@@ -256,7 +256,7 @@ def authenticator_of(
 ) -> Authenticator:
     """Return the authenticator of the server. It reads the users file, if there is one, before anything is served.
 
-    Add to `ends` what the stop must call.
+    Callbacks of the stop are added to `ends`.
     """
     engine = traced_engine(broker, host, settings, ends)
     if settings.users is None:
@@ -280,7 +280,7 @@ def _acceptor(broker: ServedEngine, host: AsyncioHost, settings: Settings, reloa
 
 
 def admission_of(broker: ServedEngine, host: AsyncioHost, settings: Settings) -> Admission:
-    """Return the limits of connections, and of what they hold in memory."""
+    """Return the limits of connections and their memory."""
     budget = Budget(settings.max_buffered, _of_gateway(settings).json_bytes_max)
     budget.on_calm = lambda: host.submit(trim_memory, lambda _result, _error: None)
     return Admission(
@@ -392,7 +392,7 @@ def gateway_of(
 
 
 def _of_stomp(settings: Settings, followers: Followers) -> dict[str, Any]:
-    """Return what STOMP's two servers are given."""
+    """Return the arguments of the two STOMP servers."""
     figures = followers.figures()
     limits = Limits(body_bytes_max=settings.max_message_size)
     return {
@@ -420,13 +420,13 @@ def _backups(broker: ServedEngine, host: AsyncioHost, settings: Settings) -> Sou
 
 
 def _own_names() -> tuple[str, ...]:
-    """Return the names of this machine, by itself and in its network."""
+    """Return the local and the full host name."""
     name = socket.gethostname().partition(".")[0]
     return (socket.gethostname(), name, f"{name}.local") if name else ()
 
 
 def warn_of_open_listeners(host: Host, listeners: Sequence[Listener]) -> None:
-    """Warn now and every minute of listeners that every client can reach. A single warning would scroll away."""
+    """Warn now and every minute of listeners without a login, because a single warning may be overlooked."""
     open_to_all = [
         (listener.name, address) for listener in listeners for address in listener.addresses if not address.is_loopback
     ]
@@ -448,13 +448,13 @@ async def _start(listener: Listener, address: Address) -> Address:
 
 
 async def _stop(started: list[Listener], broker: ServedEngine, host: AsyncioHost) -> bool:
-    """Stop everything in order, each step within its time. Return whether all that was under way was confirmed."""
+    """Stop everything in order, each step within its time. Return whether all pending commits were confirmed."""
     goodbyes = [asyncio.ensure_future(listener.server.stop()) for listener in started]
     if goodbyes:
         _, late = await asyncio.wait(goodbyes, timeout=LISTENERS_STOP_S)
         for listener, goodbye in zip(started, goodbyes, strict=True):
             if goodbye in late:
-                log.error("%s: clients did not go in %d s", listener.name, LISTENERS_STOP_S)
+                log.error("%s: clients did not disconnect within %d s", listener.name, LISTENERS_STOP_S)
             elif error := goodbye.exception():
                 log.error("%s: stopping it failed", listener.name, exc_info=error)
     closed = asyncio.Event()
@@ -468,7 +468,7 @@ async def _stop(started: list[Listener], broker: ServedEngine, host: AsyncioHost
             text = "commits that were not confirmed, because the standby did not acknowledge them: %d"
             log.error(text, host.held_back)
         else:
-            log.error("commits under way did not finish in %d s; they were not confirmed", ENGINE_STOP_S)
+            log.error("commits did not finish within %d s; they were not confirmed", ENGINE_STOP_S)
     for listener in started:
         if isinstance(listener.server, GatewayServer):
             await listener.server.stop_followers()

@@ -1,6 +1,6 @@
-"""The settings that an operator can make: one table of the options of `curbstone serve`, their sources, their rules.
+"""The settings of a server: the options of `curbstone serve`, their sources, and their rules.
 
-One frozen `Settings` is made at start and passed on; nothing else reads the environment. A value is taken from the
+One frozen `Settings` is created at the start; nothing else reads the environment. A value is taken from the
 first source that has it: the command line, `CURBSTONE_*`, the older names `PORT` and `NARCONI_*`, the TOML file of
 `--config`, the default. Any error becomes a `SettingsError`, one line that names the source of the value.
 """
@@ -51,7 +51,7 @@ OF_THE_LOCAL_ENGINE = (
 )
 OF_A_CLUSTER = ("engine_password_file", "engine_ca", "engine_prefix")
 
-# The names that other servers have for these settings. The value is rewritten into our own form first.
+# The names of these settings in other servers. The value is converted first.
 OLDER_NAMES = {
     "PORT": ("http_addr", ":{}"),
     "NARCONI_MAX_MESSAGE_SIZE": ("max_message_size", "{}"),
@@ -60,7 +60,7 @@ OLDER_NAMES = {
 }
 
 FOREIGN_BROKER = "NARCONI_AMQP_URI"
-"""The broker that Narconi connected to. Curbstone has no use for it, and warns if it is set."""
+"""The broker that Narconi connected to. Curbstone ignores it with a warning."""
 
 
 class SettingsError(CommandFailed):
@@ -71,7 +71,7 @@ class SettingsError(CommandFailed):
 
 
 class Option(NamedTuple):
-    """How a setting is given and described. On the command line it has the field's name, with hyphens."""
+    """The option of a setting. On the command line it has the field's name, with hyphens."""
 
     kind: values.Kind
     help: str
@@ -80,7 +80,7 @@ class Option(NamedTuple):
 
 
 def option(default: Any, kind: values.Kind, help: str, also: str = "") -> Any:
-    """Return the field of a setting. Its default is added to the help, unless the text says it in words."""
+    """Return the field of a setting. The default is added to the help, unless the text describes it."""
     if "Default: " not in help and default not in (None, False, ""):
         help = f"{help}. Default: {kind.show(default)}"
     return field(default=default, metadata={"option": Option(kind, help, also)})
@@ -95,16 +95,16 @@ class Settings:
         None,
         values.CLUSTER,
         "Keep the messages in a RabbitMQ cluster, and nothing on this machine. URL is"
-        " amqp://user:password@a,b,c/vhost, or amqps://. Others can see a password on the command line: rather use"
-        " CURBSTONE_ENGINE or --engine-password-file. Default: messages are kept in --data",
+        " amqp://user:password@a,b,c/vhost, or amqps://. Other users can see a password on the command line: use"
+        " CURBSTONE_ENGINE or --engine-password-file instead. Default: messages are kept in --data",
     )
     engine_password_file: Path | None = option(None, values.FILE, "File with the password for the cluster")
     engine_ca: Path | None = option(
         None,
         values.FILE,
-        "Certificates of the authorities that signed those of an amqps:// cluster",
+        "CA certificates to verify an amqps:// cluster",
     )
-    engine_prefix: str = option("cs/", values.PREFIX, "The beginning of all names in the cluster")
+    engine_prefix: str = option("cs/", values.PREFIX, "The prefix of all names in the cluster")
     cap: int = option(
         10 << 20,
         values.size(CAP_BYTES_MIN, CAP_BYTES_MAX),
@@ -119,36 +119,36 @@ class Settings:
     sync: SyncMode = option(
         SyncMode(),
         values.SYNC_MODE,
-        "When messages are synced to disk: always (before they are confirmed), interval:MS (once in MS"
+        "When messages are synced to disk: always (before they are confirmed), interval:MS (every MS"
         " milliseconds) or never",
     )
     stomp_addr: tuple[Address, ...] = option(
         (Address(LOOPBACK, 61613),),
         values.ADDRESSES,
-        "Where STOMP listens: host:port, or :port for this machine only. An IPv6 address is in brackets, port 0"
-        " picks a free port, and off turns the listener off. Write tls:// before it for TLS, and proxy:// or"
-        " proxy+tls:// if a proxy that speaks the PROXY protocol connects to it. Repeatable",
+        "Address of STOMP: host:port, or :port for this machine only. An IPv6 address is in brackets, port 0"
+        " picks a free port, and off disables the listener. Prefix it with tls:// for TLS, and with proxy:// or"
+        " proxy+tls:// for a proxy that sends the PROXY protocol. Repeatable",
         also="-addr",
     )
     http_addr: tuple[Address, ...] = option(
         (Address(LOOPBACK, 8080),),
         values.ADDRESSES,
-        "Where HTTP and WebSocket listen, in the same form",
+        "Address of HTTP and WebSocket, in the same form",
     )
     mqks_addr: tuple[Address, ...] = option(
         (Address(LOOPBACK, 25000),),
         values.ADDRESSES,
-        "Where MQKS listens, in the same form",
+        "Address of MQKS, in the same form",
     )
     max_message_size: int = option(
         1 << 20,
         values.size(1, MESSAGE_BYTES_MAX),
-        "The largest body that a message may have",
+        "The maximum size of a message body",
     )
     max_ttl: float = option(
         3600,
         values.seconds(0.001, SECONDS_MAX),
-        "The longest ttl of a message that is published over HTTP",
+        "The maximum ttl of a message that is published over HTTP",
     )
     default_limit: int = option(
         10,
@@ -158,7 +158,7 @@ class Settings:
     max_staged: int = option(
         1 << 30,
         values.size(1, CAP_BYTES_MAX),
-        "The most bytes that all staged transactions may take. The last sixteenth is kept for users (without"
+        "The maximum size of all staged transactions. The last sixteenth is reserved for users (without"
         " users: projects) that stage no more than that",
     )
     staged_ttl: float = option(
@@ -169,8 +169,8 @@ class Settings:
     standby_backlog: int = option(
         0,
         values.size(0, CAP_BYTES_MAX),
-        "Let others follow this server (curbstone backup --follow). So much of the latest changes is kept in memory for"
-        " those that lose their connection or are slow; 64MiB is enough for most. Default: 0, nobody can follow",
+        "Enable followers (curbstone standby, curbstone backup --follow). So much of the latest changes is kept in"
+        " memory for those that are disconnected or slow; 64MiB is enough for most. Default: 0, no followers",
     )
     confirm_with: str = option(
         "local",
@@ -181,27 +181,27 @@ class Settings:
     standby_patience: float | None = option(
         10,
         values.seconds_or_never(1, SECONDS_MAX),
-        "With --confirm-with standby: after how many seconds without a standby the server continues alone, which it"
-        " reports; or never, so that it confirms nothing without one",
+        "With --confirm-with standby: after how many seconds without a standby the server continues alone and raises an"
+        " alarm; or never, so that it confirms nothing without one",
     )
     lease: str = option(
         "",
         values.LEASE,
         "Confirm only while this server holds the lease at URL: s3://bucket/key, gs://… or az://… (this needs"
         " curbstone[objects]), or k8s://namespace/name. A standby with the same option takes it, and serves, when this"
-        " server fails. It needs --standby-backlog. Default: none, and a standby is promoted by hand",
+        " server fails. It needs --standby-backlog. Default: none, and a standby is promoted manually",
     )
     lease_ttl: float = option(
         15,
         values.seconds(LEASE_TTL_S_MIN, 3600),
-        "With --lease: how long it lasts after a renewal; it is renewed three times in that time. If that fails, the"
-        " server ends 2 seconds before the lease does",
+        "With --lease: its TTL; it is renewed three times in that time. If that fails, the server shuts down 2 seconds"
+        " before the lease expires",
     )
     failover_lag: float | None = option(
         None,
         values.seconds_or_never(1, SECONDS_MAX),
-        "With --lease: let a standby that confirms did not wait for take over if it was at most so many seconds behind"
-        " when the lease was last renewed. What was confirmed after that is lost. Default: never",
+        "With --lease: the maximum lag, in seconds before the last renewal of the lease, of a standby that takes over"
+        " although confirms did not wait for it. What was confirmed after that is lost. Default: never",
     )
     failover_on_fault: float | None = option(
         None,
@@ -212,13 +212,13 @@ class Settings:
     advertise: str = option(
         "",
         values.SERVER_URL,
-        "With --lease: the HTTP address of this server for the others, which they follow when it holds the lease."
+        "With --lease: the HTTP address of this server for its standbys, which they follow when it holds the lease."
         " Default: they follow the one of --of",
     )
     max_buffered: int = option(
         BUFFERED_BYTES_MAX,
         values.size(1, CAP_BYTES_MAX),
-        "The most memory for unfinished input and unread output of all connections. A user (without users: an"
+        "The maximum memory for unfinished input and unread output of all connections. A user (without users: an"
         " address) may hold a quarter of it. At least four of the largest requests",
     )
     mq_delay: float = option(
@@ -241,8 +241,8 @@ class Settings:
     metrics_queues: tuple[str, ...] = option(
         ("*/*",),
         values.PATTERNS,
-        "Queues with figures of their own in /metrics, as project/queue, where * stands for any text;"
-        ' repeatable. "" leaves figures of single queues out. Default: */*, and at most 1000 queues in any case',
+        "Queues with their own metrics in /metrics, as project/queue, where * stands for any text;"
+        ' repeatable. "" disables metrics of single queues. Default: */*, and at most 1000 queues in any case',
     )
     max_connections_per_address: int = option(
         256,
@@ -253,8 +253,7 @@ class Settings:
     tls_cert: Path | None = option(
         None,
         values.FILE,
-        "PEM file with the certificate for tls://, followed by those that lead to an authority. It is read again"
-        " when it changes",
+        "PEM file with the certificate chain for tls://. It is read again when it changes",
     )
     tls_key: Path | None = option(
         None,
@@ -264,14 +263,13 @@ class Settings:
     tls_client_ca: Path | None = option(
         None,
         values.FILE,
-        "Certificates of the authorities that sign those of clients. Clients are then asked for a certificate, but"
-        " may connect without one",
+        "CA certificates to verify clients. Clients are then asked for a certificate, but may connect without one",
     )
     trusted_proxy: tuple[str, ...] = option(
         (),
         values.NETWORKS,
-        "Address or network of trusted proxies: the client's address is taken from what they send, with the PROXY"
-        " protocol on proxy://, and in X-Forwarded-For, X-Forwarded-Proto and Forwarded over HTTP. Repeatable."
+        "Address or network of trusted proxies: the client's address is taken from the PROXY protocol on proxy://, and"
+        " from X-Forwarded-For, X-Forwarded-Proto and Forwarded over HTTP. Repeatable."
         " Default: none",
     )
     users: Path | None = option(
@@ -283,8 +281,8 @@ class Settings:
     plaintext: bool = option(
         False,
         values.FLAG,
-        "With --users, allow listeners without TLS that other machines can reach: behind a proxy that ends TLS, or"
-        " in a trusted network",
+        "With --users, allow listeners without TLS that other machines can reach: behind a proxy that terminates TLS,"
+        " or in a trusted network",
     )
     insecure: bool = option(
         False,
@@ -294,12 +292,12 @@ class Settings:
     log_level: str = option(
         "info",
         values.one_of("LEVEL", "debug", "info", "warning", "error"),
-        "Log from this level on: debug, info, warning or error",
+        "The log level: debug, info, warning or error",
     )
     log_format: LogFormat = option(
         "text",
         values.one_of("FORMAT", "text", "json"),
-        "Log as text, or as json: one object on each line",
+        "The log format: text, or json with one object per line",
     )
     otlp: str | None = option(
         None,
@@ -326,7 +324,9 @@ class Settings:
     @property
     def certificate_files(self) -> CertificateFiles | None:
         """The files of the certificate, if one is set."""
-        from curbstone.net.certificates import CertificateFiles  # not at the top: `curbstone --help` needs no TLS
+        from curbstone.net.certificates import (
+            CertificateFiles,
+        )  # not at the top, because `curbstone --help` needs no TLS
 
         return CertificateFiles(self.tls_cert, self.tls_key, self.tls_client_ca) if self.tls_cert else None
 
@@ -335,14 +335,14 @@ OPTIONS: dict[str, Option] = {each.name: each.metadata["option"] for each in fie
 
 
 class _Given(NamedTuple):
-    """A value that was given, and where, by the name that the operator uses."""
+    """A value, with its source by the name that the operator uses."""
 
     value: object
     origin: str
 
 
 def load(command_line: Mapping[str, object]) -> Settings:
-    """Return the settings, with the values given on the command line. Raise SettingsError."""
+    """Load the settings, with the values given on the command line. Raise SettingsError."""
     given = _given(command_line)
     found = {}
     for name, (value, origin) in given.items():
@@ -371,7 +371,7 @@ def load(command_line: Mapping[str, object]) -> Settings:
 
 
 def _given(command_line: Mapping[str, object]) -> dict[str, _Given]:
-    """Return the value of each setting that was given, from its first source."""
+    """Return the given value of each setting, from its first source."""
     environment = {name.upper(): value for name, value in os.environ.items()}
     found: dict[str, _Given] = {}
     for name, value in command_line.items():
@@ -397,7 +397,7 @@ def lacking(address: Address, settings: Settings) -> str:
     if address.tls and settings.tls_cert is None:
         return f"{address} needs a certificate: --tls-cert, and --tls-key where the key is in another file"
     if address.proxy and not settings.trusted_proxy:
-        return f"{address} is for proxies, but no proxy is trusted; name them with --trusted-proxy"
+        return f"{address} is for proxies, but no proxy is trusted; add --trusted-proxy"
     return ""
 
 
@@ -415,17 +415,17 @@ def _why_not(address: Address, settings: Settings) -> str:
     if not address.tls and not settings.plaintext:
         return (
             f"{address} can be reached from other machines, and passwords and tokens would cross the network as plain"
-            " text; listen on tls://, or add --plaintext behind a proxy that ends TLS or in a trusted network"
+            " text; listen on tls://, or add --plaintext behind a proxy that terminates TLS or in a trusted network"
         )
     return ""
 
 
 def _check_engine(settings: Settings, given: Mapping[str, _Given]) -> None:
-    """Raise SettingsError if a setting was given that means nothing for the chosen engine."""
+    """Raise SettingsError if a setting was given that does not apply to the engine."""
     wrong = OF_THE_LOCAL_ENGINE if settings.engine is not None else OF_A_CLUSTER
     for name in wrong:
         if name == "data" and settings.users is not None:
-            continue  # the audit of this gateway is kept in the data directory
+            continue  # the audit log of this gateway is in the data directory
         if name in given:
             other = (
                 "can't be used with --engine: the cluster keeps the messages" if settings.engine else "needs --engine"
@@ -434,17 +434,17 @@ def _check_engine(settings: Settings, given: Mapping[str, _Given]) -> None:
 
 
 def warnings() -> list[str]:
-    """Return a line for each environment variable of another server that has no meaning here. Values are not shown."""
+    """Return a warning for each ignored environment variable of another server. Values are not shown."""
     if not os.environ.get(FOREIGN_BROKER):
         return []
     return [
-        f"{FOREIGN_BROKER} is ignored: Curbstone is itself the broker and keeps messages in --data; it needs no"
+        f"{FOREIGN_BROKER} is ignored: Curbstone is the broker itself and keeps messages in --data; it needs no"
         " RabbitMQ, and does not read from it"
     ]
 
 
 def _from_file(file: Any) -> dict[str, Any]:
-    """Return the values of the TOML file. `stomp-addr` and `stomp_addr` are the same key."""
+    """Read the values of the TOML file. `stomp-addr` and `stomp_addr` are the same key."""
     if not file:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Serves the status of a standby over HTTP, on a thread and an event loop of its own, until the standby ends."""
+"""Serves the status of a standby over HTTP, on a separate thread and event loop, until the standby ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ THREADS = 1
 
 
 class StandbyListener:
-    """A context manager: it listens from the beginning of the block to its end."""
+    """A context manager that listens during its block."""
 
     def __init__(self, settings: Settings, addresses: Sequence[Address], status: StandbyStatus) -> None:
         self._settings = settings

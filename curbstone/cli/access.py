@@ -1,4 +1,4 @@
-"""`curbstone access init|check|explain` and `curbstone user hash`: the files that say who may log in.
+"""`curbstone access init|check|explain` and `curbstone user hash`: users files and passwords.
 
 These commands work on files alone; `curbstone token` asks a running server. None takes a secret on the command line.
 """
@@ -44,9 +44,9 @@ def init(
     ),
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The name of the first admin")] = ADMIN,
 ) -> None:
-    """Make a users file with one admin, and print a token for the admin.
+    """Create a users file with one admin, and print a token for the admin.
 
-    The token is shown this once. No server may be running on the data directory.
+    The token is shown only once. No server may be running on the data directory.
     """
     from curbstone.access import files, tokens
     from curbstone.access.users import UsersError, load
@@ -71,7 +71,7 @@ def init(
         raise CommandFailed(f"can't write {error.filename or users}: {error.strerror}", FAILED) from None
     finally:
         disk.close()
-    print(f"{users}: made, with the user {name}, who may do everything. Its token, which is shown this once:\n")
+    print(f"{users} created, with the user {name}, who may do everything. Its token, which is shown only once:\n")
     print(secret)
     print(f"\nStart the server with --users {users} --data {data}, and keep the token in a file:")
     print("    curbstone --token-file FILE queues")
@@ -116,7 +116,7 @@ def explain(
         typer.Option("--role", metavar="ROLE", help="A role that the JWT of an issuer's user names; repeatable"),
     ] = None,
 ) -> int:
-    """Say whether a user has a right, by which grants, and how much it may send.
+    """Show whether a user has a right, by which grants, and its rate limits.
 
     The exit code is 1 if the user does not have the right. Write a user of an issuer as `{issuer}:{name}`, and give
     the roles that its token would name with --role.
@@ -165,7 +165,7 @@ def hash_password() -> None:
 
 
 def _load(path: Path) -> Users | str:
-    """Return the users of a users file, or a text that says what is wrong with it."""
+    """Return the users of a users file, or its error."""
     from curbstone.access import files
     from curbstone.access.users import UsersError, load
 
@@ -188,7 +188,7 @@ def _layers(users: Users, name: str, roles: list[str]) -> list[Grants]:
 
 
 def _rate(users: Users, name: str, roles: list[str]) -> Rate:
-    """Return how much a user may publish."""
+    """Return the rate limit of a user."""
     from curbstone.access.jwt_users import rate_of
 
     if name in users.users:

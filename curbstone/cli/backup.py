@@ -1,4 +1,4 @@
-"""`curbstone backup` and `curbstone restore`: save all data of a running server at one instant, and restore them."""
+"""`curbstone backup` and `curbstone restore`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def backup(
     ] = None,
     follow: Annotated[
         bool,
-        typer.Option("--follow", help="Keep all changes from now on in TARGET, until SIGTERM"),
+        typer.Option("--follow", help="Record all changes in TARGET, until SIGTERM"),
     ] = False,
     keep: Annotated[
         str, typer.Option("--keep", metavar="TIME", help="With --follow: how far back any moment can be restored")
@@ -55,34 +55,34 @@ def backup(
     ] = "5s",
     as_json: Json = False,
 ) -> None:
-    """Back up all queues of a running server, as they are at one instant, or as they change.
+    """Back up all queues of a running server, at one instant or continuously.
 
-    The server continues meanwhile. TARGET gets its name only when it is complete and every checksum is right. A backup
-    made with --since is as complete as any other: files that have not changed are linked to those of the earlier one.
+    The server continues to run. TARGET gets its name only when it is complete and all checksums match. A backup made
+    with --since is as complete as any other: unchanged files are hard links to those of the earlier one.
 
-    With --follow, a copy of everything and then each change is kept in TARGET, and `restore --at` makes a data
-    directory of any moment since the copy. The server needs --standby-backlog. If the connection is lost, or either
-    side is restarted, it continues by itself. TIME is a number with s, m, h or d.
+    With --follow, TARGET receives a full copy and then each change, and `restore --at` restores any moment since the
+    copy. The server needs --standby-backlog. If the connection is lost, or either side is restarted, recording resumes.
+    TIME is a number with s, m, h or d.
 
     With --follow, TARGET may be s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX (curbstone[objects]),
-    with the credentials of the environment. What was confirmed since the last object, --every, may be lost there.
+    with credentials from the environment. Changes since the last object (--every) may be lost there.
     """
     from curbstone.backup import receive
     from curbstone.standby.history_urls import is_url
 
     if follow:
         if since is not None or as_json:
-            raise CommandFailed("--follow goes with neither --since nor --json", WRONG)
+            raise CommandFailed("--follow can't be combined with --since or --json", WRONG)
         _follow(target, keep, base_every, every)
         return
     if is_url(target):
         raise CommandFailed("a backup in an object store needs --follow", WRONG)
     is_archive = target == "-" or target.endswith(".tar")
     if since is not None and is_archive:
-        raise CommandFailed("--since needs a directory: an archive always holds everything", WRONG)
+        raise CommandFailed("--since needs a directory: an archive is always complete", WRONG)
     with _errors_reported(), Client() as client:
         if target != "-":
-            receive.check_free(Path(target))  # before the server keeps files for nothing
+            receive.check_free(Path(target))  # before the server starts the backup
         had: dict[str, Any] = {} if since is None else receive.present_parts(since)
         with client.stream("POST", "/v2/backup", json={"had": had}) as pieces:
             stream = _Stream(pieces)
@@ -118,11 +118,11 @@ def restore(
     at: Annotated[
         str,
         typer.Option(
-            "--at", metavar="MOMENT", help="Of a backup made with --follow: this moment, as 2026-11-25T20:15:03Z"
+            "--at", metavar="MOMENT", help="Restore this moment of a backup made with --follow: 2026-11-25T20:15:03Z"
         ),
     ] = "",
     shows: Annotated[
-        bool, typer.Option("--list", help="Of a backup made with --follow: show what can be restored, and do nothing")
+        bool, typer.Option("--list", help="Only show the moments that can be restored from a backup made with --follow")
     ] = False,
     verifies: Annotated[
         bool,
@@ -133,15 +133,17 @@ def restore(
     ] = False,
     queue: Annotated[
         str,
-        typer.Option("--queue", metavar="QUEUE", help="Restore only this queue into DIR, which may have other queues"),
+        typer.Option(
+            "--queue", metavar="QUEUE", help="Restore only this queue, into a DIR which may have other queues"
+        ),
     ] = "",
     name: Annotated[str, typer.Option("--as", metavar="QUEUE", help="Give the queue of --queue another name")] = "",
     as_json: Json = False,
 ) -> None:
-    """Make a data directory from a backup, or add one queue of the backup to one.
+    """Restore a data directory from a backup, or restore one queue into a data directory.
 
-    Everything is compared with its checksums before it is used. A new DIR gets its name only when all of it is on
-    disk. The exit code is 6 if the backup is damaged.
+    All checksums are verified before. A new DIR gets its name only when all of it is on disk. The exit code is 6 if the
+    backup is damaged.
     """
     from curbstone.backup.restore import restore as restore_all
     from curbstone.backup.restore import restore_queue
@@ -156,7 +158,7 @@ def restore(
             _verify(source, at, as_json)
             return
         if data is None:
-            raise CommandFailed("no DIR, the data directory to make", WRONG)
+            raise CommandFailed("DIR is missing: the data directory to create", WRONG)
         unpack = _unpacking(source, at)
         if queue:
             new_name = queue_of(name or queue)
@@ -169,12 +171,12 @@ def restore(
 
 
 def _unpacking(source: str, at: str) -> Unpack:
-    """Return what unpacks a backup, or one moment of a history. Raise CommandFailed."""
+    """Return the function that unpacks a backup, or one moment of a history. Raise CommandFailed."""
     from curbstone.backup.receive import unpacked
 
     if not _is_history(source):
         if at:
-            raise CommandFailed(f"--at needs a backup made with --follow, and {source} is none", WRONG)
+            raise CommandFailed(f"--at needs a backup made with --follow; {source} is not one", WRONG)
         return lambda beside: unpacked(source, beside)
     from curbstone.standby.restoring import unpacked_at
 
@@ -217,13 +219,13 @@ def _moment(text: str) -> int:
         found = datetime.min
     if found.tzinfo is None:
         raise CommandFailed(
-            f"--at: bad moment {text!r}: expected one with its zone, as 2026-11-25T20:15:03+01:00", WRONG
+            f"--at: bad moment {text!r}: expected a date and time with a zone, as 2026-11-25T20:15:03+01:00", WRONG
         )
     return int(found.timestamp() * 1000)
 
 
 def _show_history(source: str, as_json: bool) -> None:
-    """Show the times of which any moment can be restored."""
+    """Show the periods of which any moment can be restored."""
     from curbstone.standby.restoring import shown, stretches
 
     found = stretches(_history(source))
@@ -239,7 +241,7 @@ def _show_history(source: str, as_json: bool) -> None:
 
 
 def _print_summary(index: Mapping[str, object], where: str, target: str | Path, as_json: bool) -> None:
-    """Print one line that says what there is now, or the index as JSON."""
+    """Print a summary in one line, or the index as JSON."""
     if as_json:
         print_json(index)
     else:
@@ -276,7 +278,7 @@ def _to_file(stream: _Stream, target: Path) -> dict[str, object]:
     from curbstone.backup import receive
 
     partial = target.with_name(target.name + receive.PARTIAL)
-    partial.unlink(missing_ok=True)  # a killed one may have left it, with other rights
+    partial.unlink(missing_ok=True)  # a killed process may have left it, with other permissions
     try:
         with receive.private_files(), partial.open("xb") as file:
             index = receive.pass_on(stream, file)
@@ -291,14 +293,14 @@ def _to_file(stream: _Stream, target: Path) -> dict[str, object]:
 
 
 class _Stream:
-    """The pieces of a reply as a file to read from."""
+    """The pieces of a reply as a readable file."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self._rest = b""
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return so many bytes, fewer only at the end."""
+        """Return `size` bytes, fewer only at the end."""
         parts = [self._rest]
         there = len(self._rest)
         while size < 0 or there < size:

@@ -18,9 +18,7 @@ ENDS = ("acked", "dead", "expired", "purged", "replaced", "unknown")
 def batches(
     queue: Queue,
     batch: Annotated[str, typer.Argument(metavar="BATCH", help="The id of a batch. Without it, all are listed")] = "",
-    drop: Annotated[
-        bool, typer.Option("--drop", help="Forget the batch: no report is sent, its messages stay")
-    ] = False,
+    drop: Annotated[bool, typer.Option("--drop", help="Drop the batch: no report is sent, its messages stay")] = False,
     as_json: Json = False,
 ) -> None:
     """List the batches of a queue that have not ended, or drop one."""

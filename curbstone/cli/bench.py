@@ -1,7 +1,7 @@
-"""`curbstone bench`: a quick load on a running server, in a queue of its own that is deleted afterwards.
+"""`curbstone bench`: a short load test of a running server, in a queue of its own that is deleted afterwards.
 
-One WebSocket publishes, another consumes and settles. The command prints the rate, the time to a confirm (which is a
-commit to disk), and the time of a message from one end to the other. The load generator shares the machine and is
+One WebSocket publishes, another consumes and settles. The command prints the throughput, the latency of a confirm
+(which is a commit to disk), and the end-to-end latency of a message. The load generator shares the machine and is
 written in Python, so the figures are a check of the server, not its limits.
 """
 
@@ -38,7 +38,7 @@ STAMP_BYTES = 8
 
 @dataclass
 class Run:
-    """What has been measured so far. Times are in seconds."""
+    """The measurements so far. Times are in seconds."""
 
     count: int
     started_s: float
@@ -55,7 +55,7 @@ class Run:
         return len(self.travels_s) / max((self.ended_s or time.perf_counter()) - self.started_s, 1e-9)
 
     def picture(self) -> str:
-        """Return the history as bars."""
+        """Return the throughput over time as bars."""
         most = max(self.history, default=0) or 1
         return "".join([BARS[round(number / most * (len(BARS) - 1))] for number in self.history])
 
@@ -71,7 +71,7 @@ def bench(
     ] = 100,
     as_json: Json = False,
 ) -> None:
-    """Send messages through the server and show how fast they go."""
+    """Send messages through the server and show throughput and latencies."""
     queue = QueueName("default", f"bench-{secrets.token_hex(4)}")
     run = Run(count, time.perf_counter())
     with Client() as client:
@@ -93,7 +93,7 @@ def bench(
             }
         )
     else:
-        console().print(f"{count:,} messages of {size} bytes, {window} on their way: {run.rate:,.0f} a second")
+        console().print(f"{count:,} messages of {size} bytes, window {window}: {run.rate:,.0f} a second")
         console().print(_table(run))
 
 
@@ -123,7 +123,7 @@ async def _bench(url: str, queue: QueueName, run: Run, size: int, window: int, *
                 picture.cancel()
             run.ended_s = time.perf_counter()
     except* (OSError, ConnectionClosed, InvalidHandshake) as group:
-        raise CommandFailed(f"the connection to {url} broke: {_first(group)}", UNREACHABLE) from None
+        raise CommandFailed(f"the connection to {url} was lost: {_first(group)}", UNREACHABLE) from None
     except* CommandFailed as group:
         raise CommandFailed(str(_first(group)), FAILED) from None
 

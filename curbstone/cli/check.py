@@ -34,12 +34,12 @@ from curbstone.repair.dry_recovery import DryRecovery
 from curbstone.repair.staging_check import check_staging
 
 _ENTRY = re.compile(r"[0-9a-f]{12}(\.gone|\.twin)?")
-# Any defaults will do, because only errors in the file matter here.
+# The defaults do not matter here, because only errors in the file are reported.
 _DEFAULTS = QueueOptions()
 
 
 class ReadOnlyFile(OsFile):
-    """A file that can't be changed. It is open for reading only, and what is read has the redo files applied."""
+    """A file that is open for reading only. Reads have the redo files applied."""
 
     def __init__(self, fd: int, redo: Sequence[Redo] = ()) -> None:
         super().__init__(fd)
@@ -78,7 +78,7 @@ class ReadOnlyDisk:
                 self._redo[path] = self._redo.get(path, []) + parts
 
     def open(self, path: str, *, create: bool = False) -> ReadOnlyFile:
-        """See `Disk.open`. What is read has the redo files applied, as the next start will write them to the file."""
+        """See `Disk.open`. Reads have the redo files applied, as the next start will apply them to the file."""
         if create:
             _never()
         fd = os.open(self.root / path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -133,7 +133,7 @@ class Checked:
     messages: int = 0
     """Message records in the log, including those of settled messages."""
     live: int | None = None
-    """Messages that are not settled in every group; None if damage makes it impossible to know."""
+    """Messages that are not settled in every group; None if it is unknown because of damage."""
     pending: dict[str, int] = field(default_factory=dict)
     """How many messages each group has to settle; "" is the unnamed group."""
     bytes: int = 0
@@ -141,7 +141,7 @@ class Checked:
     """The events that are bound to the queue."""
     damage: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Findings that are odd but no damage, such as what a crash leaves and the next start clears away."""
+    """Unusual findings that are not damage, such as leftovers of a crash that the next start removes."""
 
 
 def check(
@@ -196,7 +196,7 @@ def check(
 
 @contextmanager
 def nobody_else(directory: Path) -> Iterator[None]:
-    """Refuse if a server runs on the directory, and keep one from starting meanwhile. Writes nothing."""
+    """Fail if a server runs on the directory, and prevent that one starts in the meantime. Writes nothing."""
     try:
         lock = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:  # a copy of a data directory may have no lock file
@@ -221,7 +221,7 @@ def _check_journal(revival: DryRecovery) -> tuple[Journal, list[str]]:
         return revival.read_journal(), []
     except OSError:
         raise
-    except Exception as error:  # the checksum is right, yet the contents can't be read
+    except Exception as error:  # the checksum is right, but the contents can't be decoded
         return Journal([], 0, [], []), [f"journal: it can't be decoded: {error}"]
 
 
@@ -231,7 +231,7 @@ def check_queue(disk: ReadOnlyDisk, directory: str, revival: DryRecovery) -> Che
     entry = directory.rpartition("/")[2]
     uid = entry[:12]
     if not _ENTRY.fullmatch(entry):
-        checked.notes.append(f"{directory} is not the directory of a queue, and is left alone")
+        checked.notes.append(f"{directory} is not the directory of a queue; it is ignored")
         return checked
     if directory.endswith(GONE_SUFFIX):
         checked.notes.append(f"{directory}: its deletion was not finished")
@@ -240,18 +240,18 @@ def check_queue(disk: ReadOnlyDisk, directory: str, revival: DryRecovery) -> Che
         names = disk.list_dir(directory)
         meta = load_meta(disk, directory, _DEFAULTS)
         if meta is None and holds_something(disk, directory, int(uid, 16)):
-            checked.damage.append(f"{directory}/meta is missing, and there are commits in the log beside it")
+            checked.damage.append(f"{directory}/meta is missing, but the log has commits")
             return checked
         if meta is None:
             checked.notes.append(f"{directory}: its creation was not finished")
             return checked
         if meta.uid != uid:
-            checked.damage.append(f"{directory}/meta is that of another directory, {meta.uid}")
+            checked.damage.append(f"{directory}/meta belongs to another directory, {meta.uid}")
             return checked
         checked.queue = str(meta.name)
         chain = find_chain(disk, directory, int(uid, 16))
     except NotADirectoryError:
-        checked.damage.append(f"{directory} is no directory (a link is not followed); it is not served")
+        checked.damage.append(f"{directory} is not a directory (symbolic links are not followed); it is not served")
         return checked
     except DataDirectoryError as error:
         checked.damage.append(str(error))
@@ -262,7 +262,7 @@ def check_queue(disk: ReadOnlyDisk, directory: str, revival: DryRecovery) -> Che
         checked.damage.append(f"{directory} can't be read: {error.strerror}; it is not served")
         return checked
     except (ValueError, TypeError) as error:
-        checked.damage.append(f"{directory}/meta is not understood: {error}")
+        checked.damage.append(f"{directory}/meta can't be decoded: {error}")
         return checked
     _check_meta(disk, meta, names, checked)
     _check_chain(disk, chain, checked)
@@ -270,7 +270,7 @@ def check_queue(disk: ReadOnlyDisk, directory: str, revival: DryRecovery) -> Che
     cap = meta.options.cap
     if "cap" in meta.changes and checked.bytes > cap:
         checked.notes.append(
-            f"{directory} holds {checked.bytes} bytes, more than its cap of {cap}: it is to be cleaned"
+            f"{directory} holds {checked.bytes} bytes, more than its cap of {cap}; the next start cleans it"
         )
     return checked
 
@@ -324,9 +324,9 @@ def _check_chain(disk: ReadOnlyDisk, chain: Chain, checked: Checked) -> None:
         checked.bytes += segment.size
         if header is None:
             before = chain.segments[place - 1][0].number if place else 0
-            lost = f", and which segments lay between it and segment {before} is not known" if place else ""
+            lost = f", and the segments between it and segment {before} are unknown" if place else ""
             lost = lost if before < segment.number - 1 else ""
-            damage.append((segment.number, f"{segment.path}: its header does not check{lost}"))
+            damage.append((segment.number, f"{segment.path}: the checksum of its header is wrong{lost}"))
             continue
         log_start = max(log_start, header.log_start)
         is_active = place == len(chain.segments) - 1
@@ -338,15 +338,15 @@ def _check_chain(disk: ReadOnlyDisk, chain: Chain, checked: Checked) -> None:
         damage += [(segment.number, text) for text in scan.damage]
         if is_active and scan.torn_bytes:
             checked.notes.append(
-                f"{segment.path}: its last commit, {scan.torn_bytes} bytes, does not check:"
+                f"{segment.path}: the checksum of its last commit, {scan.torn_bytes} bytes, is wrong:"
                 " torn by a crash before it was confirmed, or damaged"
             )
     checked.damage += [text for number, text in damage if number >= log_start] + chain.sort_out(log_start)
-    checked.notes += [f"{path}: left over, no part of the log" for path in chain.trash]
+    checked.notes += [f"{path}: left over, not part of the log" for path in chain.trash]
 
 
 def _gap(number: int, chain: Chain) -> str:
-    """Say what is missing if there is no segment `number`. Of the segment before it only its own batches are known."""
+    """Describe what is missing if segment `number` does not exist."""
     before = max((segment.number for segment, _ in chain.segments if segment.number < number), default=0)
     if before == number - 1:
         return f"segment {number} is missing"
@@ -354,12 +354,12 @@ def _gap(number: int, chain: Chain) -> str:
 
 
 def _check_batch(batch: StoredBatch, checked: Checked, damage: list[tuple[int, str]], number: int) -> int:
-    """Read the records of a batch whose checksum is right. Return the start of the log that it notes, or 0."""
+    """Read the records of a batch whose checksum is right. Return the start of the log that it records, or 0."""
     header = batch.header
     try:
         messages = batch.messages()
         notes = list(decode_notes(batch.data, batch.notes_at, batch.end_at))
-    except Exception as error:  # whatever error it is, these bytes are not what was written
+    except Exception as error:  # whatever the error is, the bytes are damaged
         damage.append((number, f"{checked.directory}: batch {header.number} can't be decoded: {error}"))
         return 0
     if not header.flags & Flag.COPY:

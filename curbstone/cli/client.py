@@ -31,7 +31,7 @@ class Client:
     """Calls to one server."""
 
     def __init__(self, url: str = "") -> None:
-        """Call the server at `url`, or else the one of the settings. Of several, call the first that serves."""
+        """Call the server at `url`, by default the configured one. Of several, the first that serves is called."""
         urls = [_checked(each.strip()) for each in (url or server_url()).split(",")]
         self._headers = login()
         for self.url in urls:
@@ -99,7 +99,7 @@ class Client:
                     raise refused(self.url + path, Reply(reply.status, reply.reason, reply.headers, reply.read()))
             except ERRORS as error:
                 raise unreachable(self.url, error) from None
-            yield self._pieces(reply)  # outside of the try: the caller's own errors are not the server's
+            yield self._pieces(reply)  # outside of the try: errors of the caller are not those of the connection
 
     def _pieces(self, reply: HTTPResponse) -> Iterator[bytes]:
         try:
@@ -109,7 +109,7 @@ class Client:
             raise unreachable(self.url, error) from None
 
     def interrupt(self) -> None:
-        """Have what is under way end, as if the connection was lost. May be called on another thread."""
+        """Abort the call in progress, as if the connection was lost. May be called on another thread."""
         self._connection.interrupt()
 
     def queue(self, method: str, queue: QueueName, path: str = "", **options: Any) -> Reply:
@@ -119,7 +119,7 @@ class Client:
     def publish(
         self, queue: QueueName, path: str, *, waiting: Callable[[float], object] = lambda _s: None, **options: Any
     ) -> Reply:
-        """Publish. If the user has reached its rate, wait as long as the server says, and publish again.
+        """Publish. If the rate limit of the user is reached, wait as long as the server says, and retry.
 
         `waiting` is called with the seconds of each wait.
         """
@@ -142,7 +142,7 @@ def _checked(url: str) -> str:
     if "@" in re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0]:
         # The URL is not shown, because its password would then be in terminals and logs.
         raise CommandFailed(
-            "bad server address: no user or password in it; put a token into a file, see --token-file", WRONG
+            "bad server address: it must not have a user or password; put a token into a file, see --token-file", WRONG
         )
     return url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
 
@@ -162,19 +162,19 @@ def tls_to(url: str) -> ssl.SSLContext | None:
         if certificate:
             context.load_cert_chain(certificate)
     except OSError as error:  # SSLError is an OSError, too
-        why = error.strerror if not isinstance(error, ssl.SSLError) else "it holds no certificate that can be used"
+        why = error.strerror if not isinstance(error, ssl.SSLError) else "it has no usable certificate"
         raise CommandFailed(f"can't use {found[name]}: {why}", WRONG) from None
     return context
 
 
 def unreachable(url: str, error: Exception) -> CommandFailed:
     """Return the error for a server that could not be reached."""
-    hint = "; name the authority of its certificate with --ca-file" if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""
+    hint = "; give the CA of its certificate with --ca-file" if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""
     return CommandFailed(f"can't reach {url}: {error or type(error).__name__}{hint}", UNREACHABLE)
 
 
 class Refused(CommandFailed):
-    """The server answered with an error."""
+    """The server has replied with an error."""
 
     def __init__(self, status: int, reason: str, kind: str = "", retry_after: float = 1.0) -> None:
         super().__init__(reason, NO_QUEUE if status == 404 else FAILED)
@@ -182,11 +182,11 @@ class Refused(CommandFailed):
         self.kind = kind
         """The `type` of the problem document."""
         self.retry_after = retry_after
-        """After how many seconds to try again, if that may help."""
+        """After how many seconds to retry, if that may help."""
 
 
 def refused(url: str, reply: Reply) -> Refused:
-    """Return the error that a reply from a URL stands for."""
+    """Return the error of a reply from a URL."""
     retry_after = reply.headers.get("retry-after", "")
     reason = _member(reply, "detail") or f"{url} answered {reply.status}: {reply.reason}"
     if reason == "a login is needed":
@@ -195,7 +195,7 @@ def refused(url: str, reply: Reply) -> Refused:
 
 
 def queue_of(text: str) -> QueueName:
-    """Return the name of the queue given as `queue` or `project/queue`. Raise CommandFailed for a bad name."""
+    """Parse the name of a queue, `queue` or `project/queue`. Raise CommandFailed."""
     try:
         return parse_queue_name(text)
     except BadRequest as error:

@@ -1,4 +1,4 @@
-"""Where the commands find the server, and how they log in.
+"""The address of the server, and the login of the commands.
 
 A setting is taken from the first of these that has it:
 
@@ -7,7 +7,7 @@ A setting is taken from the first of these that has it:
 3. its environment variable;
 4. the current context (`curbstone context use`), unless an option or a variable names the server.
 
-So the token of a context is never sent to another server than its own, unless an option says so.
+So the token of a context is never sent to a different server, unless an option says so.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def before_command(**options: str) -> None:
-    """Remember the options that stand before the command."""
+    """Store the options given before the command."""
     _before_command.update({name: value for name, value in options.items() if value})
 
 
@@ -86,11 +86,11 @@ ServerOption, ContextOption, TokenFileOption, CaFileOption, CertFileOption = map
 
 
 def connect(options: Mapping[str, str] | None = None) -> None:
-    """Write the settings into the environment, where everything that connects reads them.
+    """Write the settings into the environment, from where connections read them.
 
     `options` are those after the command; they have precedence over those before it.
 
-    Raise CommandFailed if there is no such context, or the file of the contexts can't be read.
+    Raise CommandFailed if the context does not exist, or the file of the contexts can't be read.
     """
     settings = _settings(_before_command | dict(options or {}))
     for name, variable in VARIABLES.items():
@@ -119,7 +119,7 @@ def server_url() -> str:
 
 
 def login() -> dict[str, str]:
-    """Return the header that logs in, if there is a token. Raise CommandFailed if the token's file can't be read."""
+    """Return the login header, if there is a token. Raise CommandFailed if the token's file can't be read."""
     token = login_token()
     return {"authorization": f"Bearer {token}"} if token else {}
 

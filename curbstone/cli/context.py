@@ -27,7 +27,7 @@ def add(
     ca_file: CaFileOption = "",
     cert_file: CertFileOption = "",
 ) -> None:
-    """Add a context, or replace the one of this name. The first one becomes the current context."""
+    """Add or replace a context. The first one becomes the current context."""
     files = {"token_file": token_file, "ca_file": ca_file, "cert_file": cert_file}
     contexts = Contexts.read()
     for file in filter(None, files.values()):
@@ -68,7 +68,7 @@ def use(name: Name) -> None:
 
 @context.command("remove", cls=Command)
 def remove(name: Name) -> None:
-    """Remove a context. Its files, such as that of the token, stay."""
+    """Remove a context. Its files, such as the token file, are kept."""
     contexts = Contexts.read()
     contexts.named(name)
     del contexts.contexts[name]

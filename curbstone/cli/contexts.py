@@ -1,4 +1,4 @@
-"""Named contexts: a server and a login each, in a file of the user. The file holds no secrets, only names of files."""
+"""Named contexts, each with a server and a login, in a file of the user. It has no secrets, only names of files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Contexts:
             raise CommandFailed(f"can't write {self.file}: {error.strerror}", WRONG) from None
 
     def named(self, name: str) -> dict[str, str]:
-        """Return the settings of a context. Raise CommandFailed if there is none of this name."""
+        """Return the settings of a context. Raise CommandFailed if it does not exist."""
         if name not in self.contexts:
             known = ", ".join(sorted(self.contexts)) or "none yet; see curbstone context add"
             raise CommandFailed(f"no context {name!r}; known contexts: {known}", WRONG)

@@ -1,8 +1,8 @@
-"""`curbstone cron FILE`: publishes messages by the clock. It is a producer like any other; the server has no schedules.
+"""`curbstone cron FILE`: publishes messages on a schedule. It is an ordinary producer; the server has no schedules.
 
-Each job is a numbered producer, and the number of a message is its minute. So each run is published once, however often
-the command is killed and started again, and even if it runs several times with the same file. The last runs are also
-kept in a file, because a server forgets a producer that was idle for a week.
+Each job is a numbered producer, and the number of a message is its minute. So each run is published once, even if the
+command is killed and restarted, or runs several times with the same file. The last runs are also kept in a file,
+because a server drops the state of a producer that was idle for a week.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Missed = Literal["last", "all", "none"]
 LATE = timedelta(minutes=1)
 """A run that is later than this was missed."""
 MISSED_MAX = 1000
-"""At most so many missed runs of a job are made up for, the last ones."""
+"""How many missed runs of a job are published at most, the latest ones."""
 LOOK_S_MAX = 30.0
-"""The clock is read at least this often, because it may have been set, or the machine may have slept."""
+"""How often the clock is read at least, because it may be set, or the machine may sleep."""
 RETRY_S_MAX = 30.0
 
 _MEMBERS = {"schedule", "queue", "body", "type", "headers", "zone", "missed", "alone"}
@@ -70,12 +70,12 @@ def cron(
         ),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Check the file, print when each job runs next, and end")
+        bool, typer.Option("--check", help="Check the file, print when each job runs next, and exit")
     ] = False,
 ) -> None:
     """Publish messages on a schedule until SIGTERM.
 
-    Each run is published once. Runs that were missed, because this command was not running, are made up for as the
+    Each run is published once. Runs that were missed while this command was not running are published later as the
     file says.
     """
     jobs = read_jobs(file)
@@ -159,7 +159,7 @@ class Done:
             if file.exists():
                 self._runs = {str(name): int(run) for name, run in json.loads(file.read_text("utf-8")).items()}
         except (OSError, ValueError, AttributeError, TypeError) as error:
-            raise CommandFailed(f"can't read {file}: {error}; delete it, and the jobs start from now", WRONG) from None
+            raise CommandFailed(f"can't read {file}: {error}; delete it to start the jobs from now", WRONG) from None
 
     def __getitem__(self, job: str) -> int | None:
         return self._runs.get(job)
@@ -185,7 +185,7 @@ class Clockwork:
         wait: Callable[[float], bool],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`wait` is called with a number of seconds to wait, and returns whether it is time to end."""
+        """`wait` waits for a number of seconds, and returns whether to stop."""
         self._jobs = jobs
         self._client = client
         self._done = done
@@ -194,7 +194,7 @@ class Clockwork:
         self._last: dict[str, datetime] = {}
 
     def run(self) -> None:
-        """Continue until `wait` says that it is time to end. If the server is away or refuses, try again."""
+        """Run until `wait` returns True. If the server can't be reached or refuses, retry."""
         backoff = Backoff(1, RETRY_S_MAX)
         while True:
             try:
@@ -203,7 +203,7 @@ class Clockwork:
                 if error.code == WRONG:
                     raise
                 retry_s = backoff.next_s()
-                print(f"curbstone cron: {error}; again in {retry_s:g} s", file=sys.stderr, flush=True)
+                print(f"curbstone cron: {error}; retrying in {retry_s:g} s", file=sys.stderr, flush=True)
                 if self._wait(retry_s):
                     return
                 continue

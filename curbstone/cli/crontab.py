@@ -1,4 +1,4 @@
-"""The times when scheduled messages are due: the five fields of cron, in a time zone. Pure.
+"""Cron schedules in a time zone. Pure.
 
 The fields are `minute hour day month weekday`. Each is `*`, a number, a range (`1-5`), a list (`1,15`), or steps
 (`*/10`, `8-18/2`). Months and weekdays may also be English names; Sunday is 0 or 7. If both day and weekday are
@@ -40,11 +40,11 @@ _DAY = timedelta(days=1)
 
 
 class BadSchedule(ValueError):
-    """A schedule can't be read. The text names the rule it breaks."""
+    """A schedule can't be parsed. The text says why."""
 
 
 class Schedule:
-    """The times of one line of cron."""
+    """A parsed schedule."""
 
     def __init__(self, text: str, zone: tzinfo = UTC) -> None:
         """Parse the five fields. Raise BadSchedule."""
@@ -76,7 +76,7 @@ class Schedule:
             at += _MINUTE
 
     def _passed_over(self, at: datetime, local: datetime) -> list[datetime]:
-        """Return the minutes of local time that the clock skips just before this one."""
+        """Return the minutes of local time that are skipped just before this one."""
         before = (at - _MINUTE).astimezone(self._zone).replace(tzinfo=None)
         gap = round((local.replace(tzinfo=None) - before) / _MINUTE) - 1
         return [before + step * _MINUTE for step in range(1, gap + 1)]

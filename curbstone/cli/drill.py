@@ -1,7 +1,7 @@
-"""`curbstone drill`: tests whether the promise is kept on this disk.
+"""`curbstone drill`: tests whether confirmed messages survive crashes on this disk.
 
-A server is killed again and again under load, and afterwards every confirmed message must be there. The disk's syncs
-are timed. Everything happens in a new directory inside the given one.
+A server is killed repeatedly under load, and afterwards every confirmed message must exist. The disk's syncs are timed.
+All files are in a new directory inside the given one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from curbstone.drill.load import Account
 
 SYNC_PART = 0.1
-"""The part of the time that is used to time syncs."""
+"""The share of the time that is used to time syncs."""
 SYNC_S_MAX = 10
 KILL_S = (0.3, 3.0)
 SHOWN_MAX = 10
@@ -38,11 +38,11 @@ def drill(
     seconds: Annotated[int, typer.Option("--seconds", min=3, max=86_400, help="How long the test runs")] = 60,
     as_json: Json = False,
 ) -> int:
-    """Kill a server under load again and again, and see what was lost.
+    """Kill a server under load repeatedly, and check that nothing confirmed is lost.
 
     The server works on your own disk, in a new subdirectory of DIR, and a picture of the test is left there. The exit
-    code is 6 if a confirmed message was lost, or if the disk claims to sync and does not. There is no power cut in this
-    test: only pulling the plug shows what a disk really keeps.
+    code is 6 if a confirmed message was lost, or if the disk reports syncs that it does not make. This test has no
+    power cut: only pulling the plug shows what a disk really keeps.
     """
     if not directory.is_dir():
         raise CommandFailed(f"no such directory: {directory}", WRONG)

@@ -1,4 +1,4 @@
-"""How help is printed: plain text, commands in groups, whole summaries, and an example for each command."""
+"""The format of help: plain text, commands in groups, full summaries, and an example for each command."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Group(TyperGroup):
                 )
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples of the commands, and at the top what exit codes mean."""
+        """Write the examples of the commands, and for the program the exit codes."""
         _write_examples(ctx, formatter)
         super().format_epilog(ctx, formatter)
 

@@ -1,8 +1,8 @@
-"""Makes SIGTERM, by which systemd, docker and Kubernetes end a process, do the same to a command as Ctrl-C.
+"""Handles SIGTERM, which systemd, Docker and Kubernetes send to stop a process, like Ctrl-C.
 
-The command gives back the messages it holds, says what was done, and exits with 128 + 15. Its own code only has to
-handle KeyboardInterrupt. Commands that run until a signal arrives (`serve`, `cron`, `push`, `pipeline archive`) have
-handlers of their own.
+The command releases its messages, prints what was done, and exits with 128 + 15. Its own code only has to handle
+KeyboardInterrupt. Commands that run until a signal arrives (`serve`, `cron`, `push`, `pipeline archive`) have their own
+handlers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import FrameType
 
 
 class Termination:
-    """Notes whether SIGTERM was received since `listen` was called."""
+    """Whether SIGTERM was received since `listen` was called."""
 
     def __init__(self) -> None:
         self.arrived = False
@@ -32,7 +32,7 @@ class Termination:
 
 @contextmanager
 def summing_up(say: Callable[[], None]) -> Iterator[None]:
-    """Call `say` at the end, also if the work was interrupted, to sum up what was done; but not after an error."""
+    """Call `say` at the end to print what was done, also after an interruption, but not after an error."""
     try:
         yield
     except KeyboardInterrupt:

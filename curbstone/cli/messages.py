@@ -33,7 +33,7 @@ def peek(
 ) -> int:
     """Show the first messages of a queue, and change nothing. The exit code is 5 if there are none.
 
-    With --filter the whole queue is looked through if need be, 16 MiB at a time.
+    With --filter the whole queue is searched if necessary, 16 MiB at a time.
     """
     parameters = {"limit": str(count), "after": after, "state": state}
     if filter_text:
@@ -136,7 +136,7 @@ def undo(
         body["within"] = within
     if message_id:
         body["id"] = message_id
-    with Client() as client, progress("Looking through the log"):
+    with Client() as client, progress("Searching the log"):
         answer = client.json("POST", queue_of(queue), "/undo", json=body, timeout=None)
     if as_json:
         print_json(answer)
@@ -164,9 +164,9 @@ def redrive(
     message_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only move the dead letter with this id")] = "",
     as_json: Json = False,
 ) -> None:
-    """Move dead letters back to the queues they were in before.
+    """Move dead letters back to the queues they came from.
 
-    The server moves them in small batches, each of them whole or not at all.
+    The server moves them in small batches, each of them atomically.
     """
     body: dict[str, Any] = {}
     if to:

@@ -1,7 +1,7 @@
 """`curbstone move`: moves messages from one queue to another, on one server or between two.
 
-A few messages at a time are leased, published, and only then settled. So a crash at any point loses nothing, and
-duplicates at most those few. Bodies and metadata stay the same; ids do not.
+Messages are leased in small batches, published, and only then settled. So a crash loses nothing, and duplicates at most
+one batch. Bodies and metadata stay the same; ids do not.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def _lease(client: Client, queue: QueueName, count: int, wait: float) -> list[di
 def _hand_over(
     near: Client, taken: QueueName, far: Client, given: QueueName, messages: list[dict[str, Any]], delay: float
 ) -> Generator[tuple[int, int]]:
-    """Publish leased messages, then settle them. Yield how many, and how many had returned to their queue before.
+    """Publish leased messages, then settle them. Yield how many, and how many of their leases had expired before.
 
-    Messages that were not published are given back at once, so that no consumer has to wait for their leases to end.
+    Messages that were not published are released at once, so that consumers do not wait until their leases expire.
     Messages that were published are settled, even after an interruption in between.
     """
     from curbstone.cli.send import publish, publishable
@@ -104,7 +104,7 @@ def _hand_over(
     unsettled: list[str] = []
 
     def keep(seconds: float) -> None:
-        """Extend the leases for the time of a wait."""
+        """Extend the leases during a wait."""
         tokens = [message["ackId"] for message in left]
         near.queue("POST", taken, "/messages/extend", json={"ackIds": tokens, "seconds": seconds + LEASE_S})
 

@@ -11,7 +11,7 @@ from curbstone.cli.connection import connect
 
 
 def complete_queue(incomplete: str) -> list[str]:
-    """Return the server's queues whose names begin with `incomplete`, or [] if the server does not answer."""
+    """Return the server's queues whose names begin with `incomplete`, or [] if the server can't be reached."""
     from curbstone.exit_codes import CommandFailed
 
     project, slash, _ = incomplete.partition("/")

@@ -1,8 +1,8 @@
-"""The output of commands: tables and progress for people, and nothing but data in a pipe.
+"""The output of commands: tables and progress on a terminal, only data in a pipe.
 
-Data is written to stdout, progress to stderr, and only if that is a terminal. Text that producers wrote is shown on a
-terminal without control characters, so that an escape sequence in a message can't reach the terminal. rich is imported
-only where it is used, because that takes a while.
+Data are written to stdout, progress to stderr if that is a terminal. Text from messages is shown on a terminal without
+control characters, so that an escape sequence in a message can't reach the terminal. rich is imported only where it is
+used, because that is slow.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
 
 
 def _style(column: str, value: str) -> str:
-    """Return red for what is wrong with a queue, which stands in a column without a name."""
+    """Return red for problems of a queue, which are in a column without a name."""
     return "red" if not column and value in ("full", "damaged") else ""
 
 
@@ -99,7 +99,7 @@ def size(number: float) -> str:
 
 @contextmanager
 def progress(text: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Show the progress of long work. Yield a function to be called with the number of things just done."""
+    """Show the progress of a long operation. Yield a function to call with the number of items just done."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -114,7 +114,7 @@ def progress(text: str, total: int | None = None) -> Iterator[Callable[[int], No
 
 
 def note(text: str) -> None:
-    """Print a remark for people to stderr, if that is a terminal."""
+    """Print a remark to stderr, if that is a terminal."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr)
 

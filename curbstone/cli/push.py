@@ -1,6 +1,6 @@
 """`curbstone push`: sends a queue's messages as webhooks.
 
-It is a consumer like any other, so the server itself opens no connection to the outside.
+It is an ordinary consumer, so the server itself opens no outgoing connections.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def push(
 ) -> None:
     """Send each message of a queue to a URL, until SIGTERM.
 
-    If the answer is 2xx, the message is acked. If it is 4xx, except 408, 425 and 429, the message goes to the
-    dead-letter queue. In all other cases the message is sent again, after 1, 2, 4 … 300 s or the time in Retry-After.
-    The headers and the signature are those of Standard Webhooks.
+    If the response is 2xx, the message is acked. If it is 4xx, except 408, 425 and 429, the message is dead-lettered.
+    In all other cases it is retried, after 1, 2, 4 … 300 s or the time in Retry-After. Headers and signature follow
+    Standard Webhooks.
     """
     from curbstone.cli.webhook import Failed, Refused, Sender, Target, secret_of
 
@@ -77,7 +77,7 @@ def push(
             delay_s = failed.retry_after
             if delay_s is None:
                 delay_s = end_of(failed, message.tries).delay or 0
-            print(f"curbstone: {message.id} is sent again in {delay_s:.0f} s: {failed}", file=sys.stderr)
+            print(f"curbstone: {message.id} is retried in {delay_s:.0f} s: {failed}", file=sys.stderr)
             raise Retry(delay_s, str(failed)) from None
 
     name = queue_of(queue)
@@ -104,7 +104,7 @@ def _check_exists(queue: QueueName) -> None:
 
 
 class Pace:
-    """Limits how many calls of `wait` return each second. Safe for threads."""
+    """Limits how many calls of `wait` return each second. Thread-safe."""
 
     def __init__(self, rate: float) -> None:
         self._gap_s = 1 / rate if rate else 0.0

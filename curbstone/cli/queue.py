@@ -18,27 +18,27 @@ from curbstone.cli.parameters import add_parameters
 from curbstone.exit_codes import FAILED, WRONG, CommandFailed
 
 QUEUE_OPTIONS = {
-    "cap": ("SIZE", "The most bytes on disk, as in 64MiB"),
+    "cap": ("SIZE", "The maximum number of bytes on disk, as in 64MiB"),
     "max_message_size": ("SIZE", "The largest message, as in 1MiB"),
     "ttl": ("SECONDS", "How long until a message expires; 0 for never"),
-    "max_tries": ("N", "After how many deliveries a message is dead; 0 for no limit"),
+    "max_tries": ("N", "The maximum number of deliveries before a message is dead; 0 for no limit"),
     "dead_letter": ("QUEUE", "The queue for dead messages"),
-    "nack_delay": ("SECONDS", "How long a message waits that was given back"),
-    "nack_delay_max": ("SECONDS", "Up to how long this delay doubles with each try"),
-    "lease": ("SECONDS", "How long a lease lasts if the request does not say"),
-    "groups": ("NAMES", "Named readers, separated by commas"),
+    "nack_delay": ("SECONDS", "The delay of a requeued message"),
+    "nack_delay_max": ("SECONDS", "The maximum of this delay, which doubles with each try"),
+    "lease": ("SECONDS", "The default duration of a lease"),
+    "groups": ("NAMES", "Consumer groups, separated by commas"),
     "overflow": ("HOW", "What a full queue does: refuse, or drop-oldest"),
     "unused": ("SECONDS", "After how long without use the queue is deleted"),
-    "idempotency_window": ("SECONDS", "How long an idempotency key is remembered"),
-    "undo": ("SECONDS", "How long settled messages can be brought back"),
-    "oldest_every": ("N", "Give each Nth delivery to the oldest message, whatever its priority"),
-    "in_flight": ("N", "The most messages delivered and not settled, of each group; 0 for no limit"),
-    "rate": ("NUMBER", "The most deliveries a second, of each group; 0 for no limit"),
-    "burst": ("N", "How many deliveries may follow a pause at once; 0 for those of a second"),
-    "key_limit": ("N", "The most messages of a key delivered and not settled; 1 keeps their order, 0 for no limit"),
-    "key_rate": ("NUMBER", "The most deliveries of a key a second; 0 for no limit"),
-    "key_burst": ("N", "How many deliveries of a key may follow a pause at once; 0 for those of a second"),
-    "fair": ("yes|no", "Whether the key with the fewest messages delivered and not settled is next"),
+    "idempotency_window": ("SECONDS", "How long an idempotency key is kept"),
+    "undo": ("SECONDS", "How long settled messages can be restored"),
+    "oldest_every": ("N", "Deliver the oldest message, whatever its priority, every Nth time"),
+    "in_flight": ("N", "The maximum number of messages in flight per group; 0 for no limit"),
+    "rate": ("NUMBER", "The maximum deliveries per second and group; 0 for no limit"),
+    "burst": ("N", "The maximum burst of deliveries after a pause; 0 for those of a second"),
+    "key_limit": ("N", "The maximum number of messages of a key in flight; 1 keeps their order, 0 for no limit"),
+    "key_rate": ("NUMBER", "The maximum deliveries per second and key; 0 for no limit"),
+    "key_burst": ("N", "The maximum burst of deliveries of a key after a pause; 0 for those of a second"),
+    "fair": ("yes|no", "Whether the key with the fewest messages in flight is next"),
 }
 """The metavar and the help of each option. `paused` and `schema` have commands of their own."""
 
@@ -48,7 +48,7 @@ queue = typer.Typer(name="queue", cls=Group, help="Create, change, show and dele
 
 
 def _with_queue_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each option of a queue; it gets those that were used, as JSON values."""
+    """Add an option for each queue option to a command, which is called with the given ones as JSON values."""
 
     @functools.wraps(function)
     def call(queue: str, **options: Any) -> None:
@@ -84,7 +84,7 @@ def _value(name: str, text: str) -> object:
 @with_options
 @_with_queue_options
 def create(queue: Queue, options: dict[str, Any]) -> None:
-    """Create a queue with these options. Options that are not given have the server's defaults.
+    """Create a queue with these options. All others have the server's defaults.
 
     It is an error if the queue exists.
     """
@@ -105,7 +105,7 @@ def create(queue: Queue, options: dict[str, Any]) -> None:
 @with_options
 @_with_queue_options
 def set_options(queue: Queue, options: dict[str, Any]) -> None:
-    """Change options of a queue; all others stay as they are. The value `none` ends a limit."""
+    """Change options of a queue; all others stay unchanged. The value `none` removes a limit."""
     if not options:
         raise typer.BadParameter("no option to set")
     name = queue_of(queue)

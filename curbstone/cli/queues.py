@@ -68,7 +68,7 @@ def explain(
 
 
 class KeyOrder(StrEnum):
-    """Which count comes first."""
+    """The sort order of keys."""
 
     WAITING = "waiting"
     IN_FLIGHT = "in_flight"
@@ -76,8 +76,8 @@ class KeyOrder(StrEnum):
 
 def keys(
     queue: Queue,
-    by: Annotated[KeyOrder, typer.Option("--by", help="Which count comes first")] = KeyOrder.WAITING,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Show this many keys")] = 20,
+    by: Annotated[KeyOrder, typer.Option("--by", help="The count to sort by")] = KeyOrder.WAITING,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="The maximum number of keys to show")] = 20,
     group: Annotated[str, typer.Option("--group", metavar="GROUP", help="Count for this group")] = "",
     as_json: Json = False,
 ) -> None:
@@ -114,7 +114,7 @@ def pause(
 ) -> None:
     """Stop the deliveries of a queue, over all protocols.
 
-    The queue still accepts messages. With --publish it is the other way round.
+    The queue still accepts messages. With --publish it is the reverse.
     """
     _set_paused(queue, "/pause", {"deliver": not publish, "publish": publish})
 

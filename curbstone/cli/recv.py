@@ -1,4 +1,4 @@
-"""`curbstone recv`: receives messages, prints them, and settles them if asked to."""
+"""`curbstone recv`: receives messages, prints them, and settles them with --ack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEASE_S = 60
 AT_ONCE = 100
 WINDOW = 100
 WINDOW_UNSETTLED = 100_000
-"""Without --ack nothing is settled, so the window must be large enough for everything that is shown."""
+"""Without --ack nothing is settled, so the window must be large enough for all messages that are shown."""
 
 Shown = dict[str, Any]
 
@@ -47,11 +47,11 @@ def recv(
 ) -> int:
     """Receive messages and print their bodies.
 
-    Without --ack, the messages go back to the queue when the command ends. This counts as a delivery: a queue with
-    `max_tries` may then move them to its dead letters. To look at messages without any effect, use `peek`.
+    Without --ack, the messages return to the queue when the command ends. This counts as a delivery: a queue with
+    `max_tries` may then dead-letter them. To look at messages without any effect, use `peek`.
 
     With --ack, a message is acknowledged only after it was printed, so nothing is lost on its way into a pipe. With
-    --json, each whole message is printed as one line of JSON. The exit code is 5 if there was no message.
+    --json, each message is printed as one line of JSON. The exit code is 5 if there was no message.
     """
     name = queue_of(queue)
     show = _show_json if as_json else _show_body
@@ -66,7 +66,7 @@ def recv(
 def _take(
     client: Client, queue: QueueName, count: int, ack: bool, group: str, wait: float, show: Callable[[Shown], None]
 ) -> int:
-    """Lease messages until there are no more or `count` is reached. Those not settled are given back at the end."""
+    """Lease messages until there are no more or `count` is reached. Unsettled ones are released at the end."""
     held: list[str] = []
     received = 0
     try:

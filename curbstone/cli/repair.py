@@ -28,11 +28,11 @@ def repair(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Save what can be saved of a damaged data directory.
+    """Repair a damaged data directory as far as possible.
 
     The old files are moved to DIR/damaged; nothing is deleted. No server may be running on DIR. Commits in a redo file
-    that a start could not replay are written to their logs if their place is free; otherwise their messages are saved
-    as JSON lines. The exit code is 6 if there is damage and --apply was not given, or if some damage remains.
+    that a start could not replay are written to their logs if their position is free; otherwise their messages are
+    saved as JSON lines. The exit code is 6 if there is damage and --apply was not given, or if some damage remains.
     """
     from curbstone.repair import redo as redo_work
     from curbstone.repair import repair as work
@@ -105,9 +105,9 @@ def _print_redo(made: RedoPlan, done: bool) -> None:
         out.print(f"  {path}: {counted(len(parts), 'commit')} {'written' if done else 'to be written'} to it")
     for uid, messages in made.saved.items():
         where = f"{'saved' if done else 'to be saved'} as JSON lines in {DAMAGED_DIR}/{uid}/"
-        out.print(f"  {counted(len(messages), 'message')} of {QUEUES}/{uid}, whose place is taken or lost, {where}")
+        out.print(f"  {counted(len(messages), 'message')} of {QUEUES}/{uid}, whose position is not free, {where}")
     for text in made.unrepairable:
-        out.print(f"  {text}: it stays where it is; repair that, or move the file away")
+        out.print(f"  {text}: not changed; repair that, or move the file away")
     if not made.unrepairable:
         out.print(f"  {made.name}: {'moved' if done else 'to be moved'} to {DAMAGED_DIR}/")
 
@@ -117,9 +117,9 @@ def _print(found: list[Plan], redo: list[RedoPlan], unreplayed: list[str], stage
 
     out = console()
     for text in staged:
-        out.print(f"{text}: it stays as it is; what has to be staged again takes its place, or it goes after a while")
+        out.print(f"{text}: not changed; it is replaced when it is staged again, or expires")
     for text in unreplayed:
-        out.print(f"{text}: what can be read of it is to be replayed, then it is to be moved to {DAMAGED_DIR}/")
+        out.print(f"{text}: its readable part is to be replayed, then it is to be moved to {DAMAGED_DIR}/")
     for kept in redo:
         _print_redo(kept, done)
     if not (found or redo or unreplayed):
@@ -141,4 +141,4 @@ def _print(found: list[Plan], redo: list[RedoPlan], unreplayed: list[str], stage
         if made.directory_after:
             out.print(f"  {made.directory}: {'renamed' if done else 'to be renamed'} to {made.directory_after}")
     if not done:
-        out.print("nothing was changed; --apply does it")
+        out.print("nothing was changed; use --apply to make these changes")

@@ -37,7 +37,7 @@ Header = Annotated[
 
 
 class UniqueUntil(StrEnum):
-    """When a unique name is free again."""
+    """When a unique name may be used again."""
 
     SETTLED = "settled"
     DELIVERED = "delivered"
@@ -59,17 +59,15 @@ Until = Annotated[
 ReplacedName = Annotated[str, typer.Option("--replace", metavar="NAME", help="Replace the waiting message of NAME")]
 ReplaceMax = Annotated[
     float | None,
-    typer.Option("--replace-max", metavar="SECONDS", help="Replace none that has waited for so long"),
+    typer.Option("--replace-max", metavar="SECONDS", help="Do not replace a message that has waited so long"),
 ]
 Batch = Annotated[
-    str, typer.Option("--batch", metavar="ID", help="The batch of the messages, which has a report when it ends")
+    str, typer.Option("--batch", metavar="ID", help="The batch of the messages; a report is sent when it ends")
 ]
 BatchSize = Annotated[
-    int | None, typer.Option("--batch-size", metavar="N", help="How many messages the batch has in all")
+    int | None, typer.Option("--batch-size", metavar="N", help="The total number of messages in the batch")
 ]
-BatchTo = Annotated[
-    str, typer.Option("--batch-to", metavar="QUEUE", help="The queue that gets the report of the batch")
-]
+BatchTo = Annotated[str, typer.Option("--batch-to", metavar="QUEUE", help="The queue for the report of the batch")]
 
 
 def send(
@@ -80,7 +78,7 @@ def send(
     jsonl: Annotated[
         bool, typer.Option("--jsonl", help='Each line of stdin is an object {"message":…}, as `recv --json` prints it')
     ] = False,
-    whole: Annotated[bool, typer.Option("--whole", help="Stdin as a whole is one message, byte for byte")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="All of stdin is one message, byte for byte")] = False,
     content_type: Annotated[
         str, typer.Option("--content-type", metavar="TYPE", help="The content type of each message, such as text/plain")
     ] = "",
@@ -147,7 +145,7 @@ def send(
 def publish(
     client: Client, queue: QueueName, batch: list[Fields], waiting: Callable[[float], object] = lambda _s: None
 ) -> Iterator[Fields]:
-    """Publish a batch, in halves if it is too much at once. Yield the answers. For `waiting` see `Client.publish`."""
+    """Publish a batch, in halves if it is too large. Yield the replies. For `waiting` see `Client.publish`."""
 
     def at_once(part: list[Fields]) -> Fields:
         answer: Fields = client.publish(queue, "/messages/batch", waiting=waiting, json=part).json()
@@ -157,7 +155,7 @@ def publish(
 
 
 def in_halves(batch: list[Fields], at_once: Callable[[list[Fields]], T]) -> Iterator[T]:
-    """Publish a batch, all or nothing; if it is too much at once, its halves. Yield what `at_once` returns for each."""
+    """Publish a batch atomically, or its halves if it is too large. Yield what `at_once` returns for each."""
     try:
         done = at_once(batch)
     except Refused as error:
@@ -199,7 +197,7 @@ def _of_bytes(body: bytes) -> Fields:
 
 
 def _lines(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """Yield the lines as they arrive, in groups: all lines that are there now, before waiting for more."""
+    """Yield the lines as they arrive, in groups of all lines that are available without waiting."""
     begun = b""
     while chunk := cast(BufferedReader, stream).read1(BATCH_BYTES):
         *lines, begun = (begun + chunk).split(b"\n")

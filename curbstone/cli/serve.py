@@ -15,9 +15,9 @@ def serve(**given: object) -> int:
     """Serve queues until SIGTERM or SIGINT.
 
     Each option can also be given as an environment variable (CURBSTONE_CAP for --cap), or as a key of the TOML file of
-    --config. The command line counts before the environment, and the environment before the file. The variables PORT,
-    NARCONI_MAX_MESSAGE_SIZE, NARCONI_MAX_MESSAGE_TTL and NARCONI_DEFAULT_LIMIT are used, too. NARCONI_AMQP_URI is not
-    used, and a warning says so. Logs go to stderr. One line on stdout says when all listeners are open.
+    --config. The command line has precedence over the environment, and the environment over the file. The variables
+    PORT, NARCONI_MAX_MESSAGE_SIZE, NARCONI_MAX_MESSAGE_TTL and NARCONI_DEFAULT_LIMIT are supported, too.
+    NARCONI_AMQP_URI is ignored, with a warning. Logs go to stderr. One line on stdout says when all listeners are open.
     """
     from curbstone.settings import load
 
@@ -26,8 +26,8 @@ def serve(**given: object) -> int:
 
 def run_server(settings: Settings) -> int:
     """Serve with these settings; return the exit code."""
-    # The server is imported only here, because that takes a while and no other command needs it. Without garbage
-    # collection it takes a tenth less. `run` turns collection on again.
+    # The server is imported only here, because that is slow and no other command needs it. Without garbage collection
+    # it takes a tenth less. `run` enables collection again.
     gc.disable()
     from curbstone.serve import run
 
@@ -40,7 +40,7 @@ def was_given(value: object) -> bool:
 
 
 def parameters() -> dict[str, Any]:
-    """Return a parameter for each option. One that is not given is None, and so differs from a given default."""
+    """Return a parameter for each option. The default is None, so that a given default can be distinguished."""
     found: dict[str, Any] = {}
     for name, (kind, help, also) in OPTIONS.items():
         names = ["--" + name.replace("_", "-"), *([also] if also else [])]

@@ -1,4 +1,4 @@
-"""`curbstone sql`: queries what was archived and what is still queued."""
+"""`curbstone sql`: queries a lake and the queues of a server."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def sql(
         bool, typer.Option("--allow-files", help="Let the query read and write files, as COPY … TO does")
     ] = False,
 ) -> None:
-    """Query a lake and a server with SQL, and change nothing.
+    """Query a lake and a server with SQL, read-only.
 
-    The lake has the tables messages, journal and gaps. The server has the tables queues, and queued with the messages
-    that are in the queues now, which has the columns of messages. A query reads and writes no files unless
-    --allow-files is given. This needs pip install 'curbstone[sql]'.
+    The lake has the tables messages, journal and gaps. The server has the tables queues, and queued with the current
+    messages of the queues, in the columns of messages. A query reads and writes no files unless --allow-files is given.
+    This needs pip install 'curbstone[sql]'.
     """
     from curbstone.spark.failure import PipelineError
     from curbstone.spark.jobs import SQL_PACKAGES
@@ -88,7 +88,7 @@ def _print_table(names: list[str], rows: Iterator[list[Any]]) -> None:
     if names:
         console().print(table(names, shown))
     if next(rows, None) is not None:
-        note(f"… and more: {ROWS_SHOWN:,} rows are shown; --format csv or json prints all")
+        note(f"… only {ROWS_SHOWN:,} rows are shown; --format csv or json prints all")
 
 
 def _print_json(names: list[str], rows: Iterable[list[Any]]) -> None:

@@ -31,7 +31,7 @@ def create(
     label: Annotated[str, typer.Option("--label", metavar="TEXT", help="A note about the purpose of the token")] = "",
     as_json: Json = False,
 ) -> None:
-    """Make a token and print it. It is not shown again."""
+    """Create a token and print it. It is not shown again."""
     body: dict[str, Any] = {"label": label}
     if user:
         body["user"] = user
@@ -74,9 +74,9 @@ def revoke(
         str, typer.Option("--user", metavar="NAME", help="Revoke all tokens of this user, instead of the one with ID")
     ] = "",
 ) -> None:
-    """Revoke a token, and all tokens that were made with it.
+    """Revoke a token, and all tokens created with it.
 
-    Connections that logged in with one of them end at once.
+    Connections that logged in with one of them are closed at once.
     """
     if bool(identifier) == bool(user):
         raise typer.BadParameter("give the id of a token, or a user with --user")

@@ -40,11 +40,11 @@ class Sample:
     """How many queues there are in all."""
 
     def rates(self, earlier: Sample | None) -> dict[str, dict[str, float]]:
-        """Return how much the counters rose per second since an earlier look; nothing if there is none."""
+        """Return the increase of the counters per second since an earlier sample; nothing without one."""
         if earlier is None or self.at_s <= earlier.at_s:
             return {}
         found: dict[str, dict[str, float]] = {}
-        for name in self.queues.keys() & earlier.queues.keys():  # the other queues were not shown in both looks
+        for name in self.queues.keys() & earlier.queues.keys():  # the other queues are not in both samples
             figures, before = self.queues[name], earlier.queues[name]
             risen = {key: figures[counter] - before[counter] for key, counter in _COUNTERS.items()}
             found[name] = {key: max(value, 0) / (self.at_s - earlier.at_s) for key, value in risen.items()}
@@ -68,7 +68,7 @@ def top(
 ) -> None:
     """Show depths and rates of the busiest queues, live.
 
-    In a pipe, or with --json, each table is printed below the one before.
+    In a pipe, or with --json, each table is printed below the previous one.
     """
     query = {"order": "messages_per_second", "limit": str(limit)}
     live = sys.stdout.isatty() and not as_json

@@ -1,7 +1,7 @@
-"""`curbstone export` and `curbstone import`: queues with their messages as JSON lines, to be moved elsewhere.
+"""`curbstone export` and `curbstone import`: queues with their messages as JSON lines.
 
 A queue is a line `{"queue":"project/name","options":{...}}`. Its messages follow, each an object with `queue` and the
-fields that `recv --json` prints. Internals of the server, which mean nothing to another broker, are left out.
+fields that `recv --json` prints. Internals of the server are left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Fields = dict[str, Any]
 
 KEY_REUSED = "#key-reused"
 PARTS_OF_CAP = 64
-"""A batch is at most this part of its queue's cap, because larger ones leave gaps in the log and so waste room."""
+"""A batch is at most this part of its queue's cap, because larger ones leave gaps in the log and waste space."""
 
 
 def export(
@@ -58,17 +58,17 @@ def export(
 
 
 def import_() -> None:
-    """Make queues and publish messages from the output of `export`.
+    """Create queues and publish messages from the output of `export`.
 
     The output is read from stdin. A message is due, and expires, at the same time as before. If you import the same
     lines again within 5 minutes, no message is published twice, with two exceptions: on a cluster all of them are, and
-    a batch that had to be split, because its queue was nearly full, can be.
+    a batch can be that had to be split because its queue was nearly full.
     """
     from curbstone.cli.interruption import summing_up
 
     client = Client()
     work = _Import(client)
-    # The client is closed before the sum is printed: an interruption at the end of the input is reported, too.
+    # The client is closed before the summary is printed: an interruption at the end of the input is reported, too.
     with summing_up(work.report), client:
         work.begin()
         for queue, batch in _batches(_lines(sys.stdin.buffer)):
@@ -81,7 +81,7 @@ def import_() -> None:
 
 
 class _Import:
-    """One run of `import`, and what it has done so far."""
+    """One run of `import`, with its counts."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -94,16 +94,16 @@ class _Import:
         self.duplicates = 0
         """Messages that were left out, because the queue had others with their unique names."""
         self._names: set[tuple[QueueName, str]] = set()
-        """The unique names that the messages so far had in their queues; another one with such a name has lost it."""
+        """The unique names of the messages so far, by queue; later messages are published without it."""
 
     def begin(self) -> None:
-        """Ask what the server can do."""
+        """Ask the server for its limits."""
         health = self._client.call("GET", "/healthz").json()
         self._keeps_keys = "keys" in health["engine"]["capabilities"]
         self._max_ttl_s = health.get("max_ttl", math.inf)
 
     def publish(self, name: QueueName, batch: list[Fields]) -> int:
-        """Publish messages, all or nothing, and only once. Return how many."""
+        """Publish messages atomically and only once. Return how many."""
         # The ids of the messages are in the key, so that it differs for batches with equal contents.
         key = hashlib.sha256(json.dumps([batch, str(name)], sort_keys=True).encode()).hexdigest()
         headers = {"idempotency-key": f'"{key}"'} if self._keeps_keys else {}
@@ -123,7 +123,7 @@ class _Import:
         return len(messages)
 
     def _on_time(self, line: Fields, now_ms: float) -> Fields:
-        """Return the message of a line, so that it is due and expires when it would have."""
+        """Return the message of a line, which is due and expires at the original times."""
         message = publishable(line)
         if (delay_ms := _ms(line, "due") - now_ms) > 0:
             message["delay"] = delay_ms / 1000
@@ -132,9 +132,9 @@ class _Import:
         return message
 
     def _name_of(self, queue: QueueName, line: Fields) -> Fields:
-        """Return the fields about the unique name of a message, if it is the first in its queue that has it.
+        """Return the fields of the unique name of a message, if it is the first one in its queue with this name.
 
-        One that replaces others does so no more: of these lines, none replaces another one.
+        The option to replace others is removed, so that none of these lines replaces another one.
         """
         if "unique" not in line:
             return {}
@@ -153,12 +153,12 @@ class _Import:
         if self.prolonged:
             parts.append(f"{self.prolonged} may live longer than before: --max-ttl allows no such ttl")
         if not self._keeps_keys:
-            parts.append("done again, they would be published once more")
+            parts.append("a repeated import would publish them again")
         print("; ".join(parts))
 
 
 def _batch_bytes(options: Any) -> int:
-    """Return the largest batch for a queue with these options. Errors in the options are left to the server."""
+    """Return the largest batch for a queue with these options, which are not validated here."""
     cap = options.get("cap") if isinstance(options, dict) else None
     return min(BATCH_BYTES, cap // PARTS_OF_CAP) if isinstance(cap, int) else BATCH_BYTES
 
@@ -183,7 +183,7 @@ def _lines(stream: Iterable[bytes]) -> Iterator[Fields]:
         except ValueError as error:
             raise CommandFailed(f"line {number} is not JSON: {error}") from None
         if not isinstance(fields, dict) or not isinstance(fields.get("queue"), str):
-            raise CommandFailed(f"line {number} is not an object with a member queue, as export writes them")
+            raise CommandFailed(f"line {number} is not an object with a field queue, as export writes them")
         yield fields
 
 

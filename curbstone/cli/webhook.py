@@ -1,8 +1,8 @@
-"""Sends a message as an HTTP request to a URL, signed as Standard Webhooks specifies, and interprets the answer.
+"""Sends a message as an HTTP request to a URL, signed as Standard Webhooks specifies, and interprets the response.
 
-Requests go only to public addresses, unless private ones are allowed: otherwise every publisher could reach
-services that only this machine can reach. The name is looked up once for each connection, and the connection goes to
-the very address that was checked.
+Requests go only to public addresses, unless private ones are allowed: otherwise every publisher could reach services
+in the private network of this machine. The name is resolved once per connection, and the connection goes to the address
+that was checked.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ if TYPE_CHECKING:
     from curbstone_client.sync import Message
 
 _AGAIN = (408, 425, 429)
-"""The 4xx statuses after which the same message may be sent again."""
+"""The 4xx statuses after which a message is retried."""
 
 _ANSWER_BYTES_MAX = 64 * 1024
-"""No more of an answer is read, because its contents do not matter and its sender is not trusted."""
+"""The limit for reading a response, whose contents are ignored and whose sender is not trusted."""
 
 _PASSED = ("traceparent", "tracestate", "baggage", "correlation-id")
 
 
 _NAME, _VALUE = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"), re.compile(r"[\t -~]*")
-"""The headers that HTTP can carry. Others are left out, because a message with one could never be sent."""
+"""The headers that are valid in HTTP. Others are left out, because a message with one could never be sent."""
 
 _EMBEDDED = {ip_network("::/96"): 0, ip_network("64:ff9b::/96"): 0, ip_network("2002::/16"): 80}
-"""Networks of IPv6 whose addresses have an IPv4 address in them that they may lead to, and how far from the right."""
+"""IPv6 networks whose addresses embed an IPv4 address, with its offset in bits from the right."""
 _LOCAL = (ip_network("64:ff9b:1::/48"), ip_network("fec0::/10"))
 """Networks for one site's own use that `ipaddress` takes for global in some versions."""
 
 
 class Refused(Exception):
-    """The receiver will never take this message."""
+    """The receiver refuses this message permanently."""
 
 
 class Failed(Exception):
-    """The receiver did not take the message this time. `retry_after` is in seconds, if the receiver named a time."""
+    """The receiver did not accept the message this time. `retry_after` is the receiver's Retry-After, in seconds."""
 
     def __init__(self, reason: str, retry_after: float | None = None) -> None:
         super().__init__(reason)
@@ -68,7 +68,7 @@ def secret_of(text: str) -> bytes:
     try:
         return base64.b64decode(text.removeprefix("whsec_"), validate=True)
     except binascii.Error:
-        raise CommandFailed("behind whsec_ the secret must be base64", WRONG) from None
+        raise CommandFailed("the secret after whsec_ must be base64", WRONG) from None
 
 
 def signature(secret: bytes, message_id: str, timestamp: int, body: bytes) -> str:
@@ -79,7 +79,7 @@ def signature(secret: bytes, message_id: str, timestamp: int, body: bytes) -> st
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The URL that messages are sent to, and how."""
+    """The URL that messages are sent to, with its options."""
 
     url: str
     secret: bytes | None
@@ -93,7 +93,7 @@ class Target:
 
 
 class Sender:
-    """Sends messages to a target, one after the other, over a connection that is kept open."""
+    """Sends messages to a target, one by one, over a persistent connection."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -102,7 +102,7 @@ class Sender:
         self._connection = Connection(origin, timeout_s=target.timeout_s, connect=self._connect)
 
     def send(self, message: Message) -> None:
-        """Send a message; return once the receiver has taken it. Raise Refused or Failed."""
+        """Send a message; return once the receiver has accepted it. Raise Refused or Failed."""
         was_open = self._connection.is_open
         try:
             status, retry_after = self._post(message)

@@ -39,7 +39,7 @@ def test_export_and_move_keep_all_messages(gateway: GatewayProcess, server: Serv
     exported = curbstone("export", queue, "--server", server.url, cwd=tmp_path)
     assert exported.code == 0, exported.err
     imported = curbstone("import", "--server", gateway.url, cwd=tmp_path, stdin=exported.raw)
-    said = "3 messages imported; done again, they would be published once more\n"
+    said = "3 messages imported; a repeated import would publish them again\n"
     assert (imported.code, imported.out) == (0, said), imported.err
     info = httpx.get(f"{gateway.url}/v2/default/queues/{queue}", trust_env=False).json()
     assert (info["rdy"], info["options"]["max_tries"]) == (3, 7)

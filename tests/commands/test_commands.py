@@ -493,5 +493,5 @@ def test_check_of_another_directory(tmp_path: Path) -> None:
 def test_address_with_a_password_is_refused_without_printing_it(tmp_path: Path, arguments: list[str]) -> None:
     done = curbstone(*arguments, "--server", "http://u:SECRET@127.0.0.1:1", cwd=tmp_path)
     assert done.code == 2
-    said = "curbstone: bad server address: no user or password in it; put a token into a file, see --token-file"
-    assert done.err.strip() == said
+    reason = "it must not have a user or password; put a token into a file, see --token-file"
+    assert done.err.strip() == f"curbstone: bad server address: {reason}"

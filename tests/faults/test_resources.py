@@ -105,7 +105,7 @@ def test_a_full_disk_refuses_publishes_and_settling_continues(small_disk: Path) 
 
 def test_directory_in_memory_causes_a_warning(small_disk: Path) -> None:
     with ServerProcess(small_disk / "data") as server:
-        assert "what is confirmed may be lost: tmpfs is in memory" in server.log
+        assert "confirmed messages may be lost: tmpfs is in memory" in server.log
 
 
 def test_a_file_size_limit_is_a_full_disk_too(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_a_certificate_that_can_not_serve_is_one_line_and_code_1(tmp_path: Path,
         ServerProcess(tmp_path / "data", *options)
     assert caught.value.code == 1
     assert caught.value.log == (
-        f"curbstone: TLS is not possible: the key in {two.key} is not that of the certificate in {one.certificate}\n"
+        f"curbstone: TLS can't be used: the key in {two.key} is not that of the certificate in {one.certificate}\n"
     )
 
 

@@ -225,7 +225,7 @@ def test_a_listener_may_have_several_addresses_from_each_source(
 def test_tls_and_proxy_settings_are_validated() -> None:
     assert refusal(stomp_addr="tls://:1").startswith("--stomp-addr: tls://127.0.0.1:1 needs a certificate: --tls-cert")
     assert refusal(http_addr="proxy://:1") == (
-        "--http-addr: proxy://127.0.0.1:1 is for proxies, but no proxy is trusted; name them with --trusted-proxy"
+        "--http-addr: proxy://127.0.0.1:1 is for proxies, but no proxy is trusted; add --trusted-proxy"
     )
     assert refusal(tls_key="k.pem") == "--tls-key and --tls-client-ca need --tls-cert"
     assert refusal(trusted_proxy="10.0.0.1/8").startswith("--trusted-proxy: bad network '10.0.0.1/8'")
@@ -273,7 +273,7 @@ def test_narconi_broker_setting_is_refused_without_printing_it(monkeypatch: pyte
     assert warnings() == []
     monkeypatch.setenv("NARCONI_AMQP_URI", "amqp://guest:SECRET@rabbit:5672/%2F")
     (line,) = warnings()
-    assert line.startswith("NARCONI_AMQP_URI is ignored: Curbstone is itself the broker")
+    assert line.startswith("NARCONI_AMQP_URI is ignored: Curbstone is the broker itself")
     assert "SECRET" not in line
     load({})  # it starts all the same
 

@@ -291,10 +291,10 @@ def test_server_without_a_backlog_explains_how_to_enable_followers(tmp_path: Pat
     [
         (("backup", "--follow", "h", "--keep", "7"), "--keep: bad time '7'"),
         (("backup", "--follow", "h", "--base-every", "0h"), "--base-every: bad time '0h'"),
-        (("backup", "--follow", "h", "--since", "x"), "--follow goes with neither"),
+        (("backup", "--follow", "h", "--since", "x"), "--follow can't be combined"),
         (("restore", "history", "d", "--at", "yesterday"), "--at: bad moment 'yesterday'"),
-        (("restore", "history", "d", "--at", "2026-11-25T20:15:03"), "expected one with its zone"),
-        (("restore", "history"), "no DIR"),
+        (("restore", "history", "d", "--at", "2026-11-25T20:15:03"), "expected a date and time with a zone"),
+        (("restore", "history"), "DIR is missing"),
         (("restore", "other", "d", "--at", "2026-11-25T20:15:03Z"), "--at needs a backup made with --follow"),
     ],
 )
