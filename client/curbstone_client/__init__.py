@@ -1,7 +1,7 @@
 """The Python client of Curbstone. This package is the client for asyncio, `curbstone_client.sync` the one for threads.
 
-The core has no sockets: `link.py` (one connection, made again whenever it is lost), `publishing.py` and `consuming.py`
-(the two uses of a connection), `wire.py` and `websocket.py` (bytes). `aio*.py` and `sync*.py` are two shells around it.
+The core has no sockets: `link.py` (one connection with reconnects), `publishing.py` and `consuming.py` (the two uses of
+a connection), `wire.py` and `websocket.py` (encodings). `aio*.py` and `sync*.py` are two shells around it.
 """
 
 from curbstone_client.aio import Client

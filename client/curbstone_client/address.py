@@ -1,4 +1,4 @@
-"""The address of a server, parsed from a URL. Nothing is looked up or connected here."""
+"""The address of a server, parsed from a URL. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Address:
     host: str
     port: int
     path: str = ""
-    """The prefix in front of `/stomp` and `/v2`, if a proxy adds one."""
+    """The prefix of `/stomp` and `/v2`, if a proxy adds one."""
 
     @property
     def is_tls(self) -> bool:
@@ -29,7 +29,7 @@ class Address:
 
     @property
     def is_websocket(self) -> bool:
-        """Whether STOMP goes through a WebSocket; then HTTP calls go the same way."""
+        """Whether STOMP goes through a WebSocket; then the address also has HTTP."""
         return self.scheme in ("http", "https")
 
     @property
@@ -43,7 +43,7 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """Return the address of a URL. Raise ValueError, naming the broken rule, if the URL is not valid."""
+    """Parse a URL. Raise ValueError with the broken rule if it is not valid."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
     if scheme not in _PORTS:
@@ -53,7 +53,7 @@ def parse(url: str) -> Address:
     if not parts.hostname:
         raise ValueError("an address must have a host")
     try:
-        parts.hostname.encode("idna")  # the system's look-up encodes it like this, too
+        parts.hostname.encode("idna")  # as the resolver encodes it
     except UnicodeError as error:
         raise ValueError(f"bad host {parts.hostname!r} in an address: {error}") from None
     if parts.query or parts.fragment:

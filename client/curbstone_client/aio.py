@@ -46,7 +46,7 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
     async def connect(self) -> None:
         """Connect. Raise CantConnect after `connect_timeout` seconds, or NotAllowed if the login is wrong.
 
-        If the connection is lost later, the client connects again by itself.
+        If the connection is lost later, the client reconnects.
         """
         await self._publishing().wait_up()
 
@@ -80,7 +80,7 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
         try:
             await self.connect()
         except ClientError:
-            await self.close(0)  # otherwise the connection's task would continue dialling
+            await self.close(0)  # otherwise the connection's task would continue to connect
             raise
         return self
 
@@ -127,7 +127,7 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
             await asyncio.sleep(poll)
 
     def transaction(self, *messages: Message) -> Transaction:
-        """Return a transaction that acks these messages and publishes others, all or nothing.
+        """Return a transaction that atomically acks these messages and publishes others.
 
         Use it as `async with client.transaction(message) as tx: tx.publish(…)`.
         """
@@ -146,7 +146,7 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
     ) -> Callable[[H], H]:
         """Decorate a handler of a queue's messages; `run` starts it. `aio_worker.Worker` says how deliveries end.
 
-        `group` names an independent reader of the queue. At most `parallel` messages are handled at once. `timeout` is
+        `group` names a consumer group of the queue. At most `parallel` messages are handled at once. `timeout` is
         in seconds; None means no limit. `prefetch` is how many unsettled messages the client holds, by default twice
         `parallel`.
         """
@@ -170,7 +170,7 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
     async def send(
         self, destination: str, body: content.Body, more: str, type: str | None, seq: int | None, is_keyed: bool
     ) -> Confirm:
-        """Send one message, without waiting for its confirm. Wait only while the window is full."""
+        """Send a message without waiting for its confirm. Wait only while the window is full."""
         connection = self._out or self._publishing()
         publisher = self._publisher
         while not publisher.has_room:
@@ -191,7 +191,7 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
         return Messages(self._consumer, self._consumer.subscribe(destination, prefetch, headers, acked=acked))
 
     async def answer(self, message: Message, result: content.Body) -> None:
-        """Send an answer to the sender of a request."""
+        """Send a reply to the sender of a request."""
         await self._consumer.send(*base.answer_headers(message, result))
 
     async def connected_to_consume(self) -> Consumer[Ended]:
@@ -200,7 +200,7 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
         return self._consumer
 
     async def request(self, destination: str, body: content.Body, timeout: float, headers: dict[str, str]) -> Message:
-        """Send a message and return its answer. Raise Unknown if there is none within `timeout` seconds."""
+        """Send a message and return its reply. Raise Unknown if there is none within `timeout` seconds."""
         consumer = await self.connected_to_consume()
         if self._replying is None:
             self._replying = consumer.subscribe(base.REPLIES, PREFETCH, acked=False)
@@ -240,7 +240,7 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
         return self._in
 
     async def _room_again(self) -> None:
-        """Wait until the window has room. All callers that wait share one future."""
+        """Wait until the window has space. All waiting callers share one future."""
         if self._room is None:
             room = self._room = asyncio.get_running_loop().create_future()
 

@@ -1,4 +1,4 @@
-"""The socket of a link, with asyncio: dials, reads, writes, and dials again."""
+"""The socket of a link, with asyncio: connects, reads, writes, and reconnects."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from curbstone_client.link import Link
 
 _DIAL_S_MAX = 5.0
 SMALL_BATCH = 256
-"""After so many frames the output is sent at once, so that the server can work while the producer continues."""
+"""After so many frames the output is sent at once, so that the server can process it while the producer continues."""
 
 
 class Connection(asyncio.Protocol):
-    """The connections of one link, one after the other. Nothing is connected before `start` creates the task."""
+    """The successive connections of one link. Nothing is connected before `start` creates the task."""
 
     def __init__(self, link: Link, tls: Callable[[Address], ssl.SSLContext | None], connect_timeout: float) -> None:
         self._link = link
@@ -41,7 +41,7 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------ what the client calls
 
     def start(self) -> None:
-        """Start to connect, and connect again after each loss, until `close`."""
+        """Start to connect, and reconnect after each loss, until `close`."""
         if self._task is None:
             self._task = self._loop.create_task(self._run())
 
@@ -62,11 +62,11 @@ class Connection(asyncio.Protocol):
             raise self._link.not_connected(self._connect_timeout) from None
 
     def flush(self) -> None:
-        """Send the gathered output now."""
+        """Send the buffered output now."""
         self._flush()
 
     async def close(self) -> None:
-        """Send what was written, then end the connection."""
+        """Send the output, then close the connection."""
         if self._task is None:
             return
         self._flush()
@@ -115,11 +115,11 @@ class Connection(asyncio.Protocol):
         self._asking = self._loop.create_task(self._renew())
 
     async def _renew(self) -> None:
-        """Ask for another token in a thread, so that the connection continues meanwhile."""
+        """Get another token in a thread, so that the connection continues in the meantime."""
         try:
             token = await asyncio.to_thread(self._link.token)
         except Exception:
-            token = None  # the application's function failed; it is asked again while the old login lasts
+            token = None  # the application's function failed; it is called again while the old login lasts
         self._link.renew(token)
         self._arm()
 
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
             await asyncio.sleep(wait_s)
 
     async def _connect(self) -> str:
-        """Connect, and wait until the connection ends. Return the reason why it ended or could not be made."""
+        """Connect, and wait until the connection ends. Return why it ended or could not be made."""
         self._ended = self._loop.create_future()
         try:
             address = self._link.address()

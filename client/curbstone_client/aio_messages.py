@@ -1,4 +1,4 @@
-"""Messages with asyncio: one after the other, and how each ends."""
+"""Messages with asyncio, and how they are settled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from curbstone_client.publishing import Confirm as BaseConfirm
 from curbstone_client.publishing import Stored
 
 _TURN_S_MAX = 0.05
-"""How often a loop over messages that never has to wait yields to the event loop, to let acks and heart-beats leave."""
+"""How often a loop over messages that never waits yields to the event loop, so that acks and heart-beats are sent."""
 
 
 def ended(outcome: Outcome) -> Generator[Any, None, None]:
@@ -58,7 +58,7 @@ class Ended(Outcome):
 
 
 class Message(BaseMessage[Ended]):
-    """One delivery of a message. `async with message` acks it at the end, and gives it back if the block raises."""
+    """A delivery of a message. `async with message` acks it at the end, and requeues it if the block raises."""
 
     __slots__ = ()
 
@@ -92,7 +92,7 @@ class Messages:
         self._consumer.widen(self.subscription, count)
 
     async def established(self) -> None:
-        """Wait until the server has the subscription. Messages that are sent to an event after that are delivered."""
+        """Wait until the server has the subscription. Later messages to an event are delivered."""
         await until_ended(self.subscription.established)
         self.subscription.established.check()
 
@@ -115,7 +115,7 @@ class Messages:
         return message
 
     async def aclose(self) -> None:
-        """End the subscription. Messages that were not handed out yet go back to the queue."""
+        """End the subscription. Messages that were not handed out return to the queue."""
         self._consumer.unsubscribe(self.subscription)
 
     async def __aenter__(self) -> Messages:
@@ -140,7 +140,7 @@ class Messages:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self._wake()  # this waiter had been woken for a message, so wake another one in its place
+                self._wake()  # this waiter was woken for a message, so wake another one instead
             else:
                 self._waiters.remove(future)
             raise
@@ -185,7 +185,7 @@ class Batches:
 
 
 class Batch(Sequence[Message]):
-    """Messages to be settled together. Leaving `with` acks all of them, or gives them back if the block raises."""
+    """Messages that are settled together. Leaving `with` acks all of them, or requeues them if the block raises."""
 
     def __init__(self, messages: list[Message]) -> None:
         self._messages = messages
@@ -199,7 +199,7 @@ class Batch(Sequence[Message]):
     async def ack(self) -> None:
         """Ack all messages; the acks are on disk when this returns.
 
-        If a delivery has ended already, the others are acked all the same, and Stale is raised at the end.
+        If a delivery has ended already, the others are still acked, and Stale is raised at the end.
         """
         stale: Stale | None = None
         outcomes: set[Ended] = set()

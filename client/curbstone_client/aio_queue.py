@@ -1,4 +1,4 @@
-"""What an application of the client for asyncio publishes to and consumes from: queues, events and transactions."""
+"""Queues, events and transactions with asyncio."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Queue(_Target, BaseQueue[_Confirming, _Publishing, Messages, _Answering, _
         return int(found["seq"])
 
     async def delete(self) -> None:
-        """Delete the queue and all it holds."""
+        """Delete the queue with all its messages."""
         await self._call("DELETE")
 
 
@@ -60,7 +60,7 @@ class Event(_Target, BaseEvent[_Confirming, _Publishing, Messages]):
 
 
 class Transaction(BaseTransaction):
-    """Messages to publish and messages to ack, all or nothing. They are committed at the end of the `with` block."""
+    """Publishes and acks messages atomically, at the end of the `with` block."""
 
     async def __aenter__(self) -> Transaction:
         return self

@@ -1,4 +1,4 @@
-"""Workers for asyncio: they call a handler for each message, until the process is asked to stop."""
+"""Workers for asyncio: they call a handler for each message, until they are stopped."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class Worker(BaseWorker):
-    """Hands a queue's messages to a handler, at most `parallel` at once.
+    """Calls a handler for the messages of a queue, at most `parallel` at once.
 
-    If the handler returns, the message is acked; the value it returned is sent to the sender of a request. If it
-    raises, or takes longer than `timeout` seconds, the message is redelivered after 1, 2, 4 … 300 s (give or take 15
-    %), the server keeps the error's text with it, and the error is logged with its traceback. If it raises `Reject`,
-    the message moves to the dead-letter queue; if it raises `Retry`, the message is redelivered after that delay. A
-    handler that is a plain function runs in the event loop.
+    If the handler returns, the message is acked; the returned value is the reply of a request. If it raises, or takes
+    longer than `timeout` seconds, the message is redelivered after 1, 2, 4 … 300 s (± 15 %), the server keeps the
+    error's text with it, and the error is logged with its traceback. If it raises `Reject`, the message is
+    dead-lettered; if it raises `Retry`, the message is redelivered after that delay. A handler that is a plain function
+    runs in the event loop.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Worker(BaseWorker):
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Subscribe to the queue and start to handle its messages."""
+        """Subscribe to the queue and start to handle messages."""
         messages = self._subscribe()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._work(messages)) for _ in range(self._parallel)]
@@ -55,7 +55,7 @@ class Worker(BaseWorker):
             await asyncio.gather(*self._tasks)
 
     async def failed(self) -> None:
-        """Wait until the queue can't be consumed any more, and raise the reason. This never returns."""
+        """Wait until consuming fails, and raise the error. This never returns."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
             task.result()
@@ -95,7 +95,7 @@ class Worker(BaseWorker):
         try:
             warning = poison_warning(self._queue, await self._client.queue(self._queue).info())
         except ClientError:
-            return  # no HTTP, or no right to look; the warning is only a hint
+            return  # no HTTP, or no right; the warning is only a hint
         if warning:
             log.warning("%s", warning)
 

@@ -36,7 +36,7 @@ class Keep(enum.Enum):
 
 
 KEEP = Keep.KEEP
-"""The value of a queue's option that is not given: a new queue gets the default, an existing one keeps what it has."""
+"""The value of a queue option that is not given: a new queue gets the default, an existing one keeps its value."""
 
 Declared = TypeVar("Declared")
 """What a shell's `declare` returns: the queue, or a coroutine that returns it."""
@@ -46,14 +46,14 @@ CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 10.0
 
 REPLIES = "/temp-queue/replies"
-"""The temporary queue for the answers to a client's requests. It belongs to the connection."""
+"""The temporary queue for the replies to a client's requests. It belongs to the connection."""
 
 DEFAULT_URL = "http://localhost:8080"
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts of what a client has done so far. All count messages, except `reconnects`."""
+    """The counters of a client. All count messages, except `reconnects`."""
 
     sent: int
     confirmed: int
@@ -80,19 +80,19 @@ class ClientBase(ABC, Generic[Declared]):
         tls: ssl.SSLContext | None = None,
         ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Take the settings of the client. All but `url` are given by name. Nothing is connected before first use.
+        """Nothing is connected before first use.
 
         - `url`: the server's HTTP address, such as http://localhost:8080, or stomp://host:61613. If it is a list, the
           addresses are tried in turn. The default is the environment's CURBSTONE_URL, or else a server on this machine.
-        - `project`: the project of queue names that do not name one.
-        - `token`: what logs in, or a function that returns it; see `login.Token`.
-        - `connect_timeout`: how many seconds to wait for the first connection before what needs it raises CantConnect.
+        - `project`: the project of queue names without one.
+        - `token`: the token to log in, or a function that returns it; see `login.Token`.
+        - `connect_timeout`: how many seconds to wait for the first connection before CantConnect is raised.
         - `producer`: a name for an application that numbers its messages itself with `seq`. A message that it publishes
           again after a restart, with the same `seq`, is stored once.
-        - `on_full`: whether publishing to a full queue waits for room ("wait") or raises `QueueFull` ("raise").
-        - `window`, `window_bytes`: the most messages, and the most bytes, that may be unconfirmed at once.
-        - `ca_file`: a PEM file with the authority that signed the server's certificate. The default is the
-          environment's CURBSTONE_CA_FILE, or else the authorities that the machine trusts.
+        - `on_full`: whether publishing to a full queue waits for space ("wait") or raises `QueueFull` ("raise").
+        - `window`, `window_bytes`: the maximum number of unconfirmed messages, and of their bytes.
+        - `ca_file`: a PEM file with the CA of the server's certificate. The default is the environment's
+          CURBSTONE_CA_FILE, or the CAs that the machine trusts.
         - `tls`: an `ssl.SSLContext` to use instead of `ca_file`.
         """
         if tls is not None and ca_file is not None:
@@ -124,10 +124,10 @@ class ClientBase(ABC, Generic[Declared]):
 
     @abstractmethod
     def _set_up(self) -> None:
-        """Set up what a shell adds to the settings."""
+        """Set up the state of a shell."""
 
     def _make_links(self, confirm: type[Confirm], owner: Any = None) -> None:
-        """Make the link for publishing, with its publisher, and the one for consuming."""
+        """Create the links for publishing and for consuming."""
         self._is_closed = False
         self._links = [Link(self.addresses, self._token), Link(self.addresses, self._token)]
         self._links[0].role = self._publisher = Publisher(
@@ -146,7 +146,7 @@ class ClientBase(ABC, Generic[Declared]):
 
     @property
     def stats(self) -> Stats:
-        """Counts of what this client has done so far."""
+        """The counters of this client."""
         publisher, consumer = self._publisher, self._consumer
         return Stats(
             publisher.sent,
@@ -204,27 +204,27 @@ class ClientBase(ABC, Generic[Declared]):
         paused: bool | Keep = KEEP,
         publish_paused: bool | Keep = KEEP,
     ) -> Declared:
-        """Create the queue if it does not exist, set the options that are given, and return the queue.
+        """Create the queue if it does not exist, set the given options, and return the queue.
 
         Sizes are in bytes or as in "10MiB", durations in seconds; 0 means none.
 
-        - `cap`: the most bytes that the queue takes on disk. `max_message_size`: the largest body.
+        - `cap`: the maximum size of the queue on disk. `max_message_size`: the maximum size of a body.
         - `ttl`: after how long messages expire.
-        - `max_tries`: after how many deliveries a message is dead. `dead_letter`: the queue for dead messages.
-        - `nack_delay`: how long a nacked message waits. If `nack_delay_max` is larger, the delay doubles
-          with each try, up to this.
+        - `max_tries`: the maximum number of deliveries. `dead_letter`: the queue for dead messages.
+        - `nack_delay`: the delay of a nacked message. If `nack_delay_max` is larger, the delay doubles with each try,
+          up to this.
         - `lease`: how long a message that is leased over HTTP may stay unsettled.
-        - `groups`: the reading groups, each of which gets all messages.
+        - `groups`: the consumer groups, each of which gets all messages.
         - `overflow`: whether a full queue refuses new messages, or drops its oldest.
         - `unused`: after how long without a consumer the queue is deleted; None for never.
         - `undo`: how long settled messages can be restored.
-        - `idempotency_window`: how long the queue remembers idempotency keys, at most 7 days.
-        - `oldest_every`: each delivery with this number goes to the oldest message, whatever its priority.
-        - `in_flight`: the most messages of a group that are delivered and not settled.
-        - `rate`: the most deliveries of a group a second. `burst`: how many may follow a pause at once.
-        - `key_limit`: the most messages of a key that are delivered and not settled; 1, the default, keeps their order.
+        - `idempotency_window`: how long the queue keeps idempotency keys, at most 7 days.
+        - `oldest_every`: every Nth delivery is the oldest message, whatever its priority.
+        - `in_flight`: the maximum number of messages in flight per group.
+        - `rate`: the maximum deliveries per second and group. `burst`: the maximum burst after a pause.
+        - `key_limit`: the maximum number of messages of a key in flight; 1, the default, keeps their order.
         - `key_rate`, `key_burst`: as `rate` and `burst`, for each key.
-        - `fair`: whether the next message is one of the key with the fewest that are delivered and not settled.
+        - `fair`: whether the next message is one of the key with the fewest messages in flight.
         - `schema`: the JSON Schema that bodies must satisfy; None for none.
         - `paused`, `publish_paused`: whether the queue delivers nothing, and whether it accepts nothing.
         """
@@ -235,7 +235,7 @@ class ClientBase(ABC, Generic[Declared]):
     def tls_of(self, address: Address) -> ssl.SSLContext | None:
         """Return the TLS context of a connection, or None if it is not encrypted.
 
-        The file of authorities is read each time, because it may have been renewed.
+        The CA file is read each time, because it may have been replaced.
         """
         if not address.is_tls or self._tls is not None:
             return self._tls if address.is_tls else None
@@ -275,7 +275,7 @@ class ClientBase(ABC, Generic[Declared]):
 def send_headers(
     destination: str, body: content.Body, type: str | None = None, **options: Unpack[content.Options]
 ) -> tuple[dict[str, str], bytes]:
-    """Return the headers and the body of a SEND outside of a `Series`: in a transaction, a request or an answer."""
+    """Return the headers and the body of a SEND outside of a `Series`: in a transaction, a request or a reply."""
     data, kind = content.encode(body)
     named = {"destination": destination, "content-length": str(len(data))}
     if (type or kind) is not None:
@@ -284,15 +284,12 @@ def send_headers(
 
 
 def no_answer(timeout: float) -> Unknown:
-    """Return the error of a request that was not answered in time, whether the request was confirmed or not."""
+    """Return the error of a request without a reply in time, whether it was confirmed or not."""
     return Unknown(f"no answer within {timeout:g} s")
 
 
 def answer_headers(message: BaseMessage[Any], result: content.Body) -> tuple[dict[str, str], bytes]:
-    """Return the headers and the body of the SEND that answers a message.
-
-    Raise ValueError if the sender expects none.
-    """
+    """Return the headers and the body of the reply to a message. Raise ValueError if the sender expects none."""
     if message.reply_to is None:
         raise ValueError("this message has no reply-to: its sender expects no reply")
     named, data = send_headers(message.reply_to, result)

@@ -1,4 +1,4 @@
-"""Calls of the HTTP interface, for everything but messages. They block; the asyncio shell makes them in threads."""
+"""Calls of the HTTP interface, for everything except messages. They block; the asyncio shell makes them in threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_S = 60
 
 
 class Http:
-    """Calls to one server, which may have several addresses. Safe for threads and forks, as nothing is kept open."""
+    """Calls to one server, which may have several addresses. Thread-safe and fork-safe: no connection is kept open."""
 
     def __init__(
         self,
@@ -29,14 +29,12 @@ class Http:
         self._tls = tls
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Make a call at the first address that serves. Return the JSON of the reply, or None if it has no body.
+        """Call the first address that serves. Return the JSON of the reply, or None if it has no body.
 
-        Raise CantConnect if no address serves, NotSupported if no address has HTTP, or what the reply's status means.
+        Raise CantConnect if no address serves, NotSupported if no address has HTTP, or the error of the reply's status.
         """
         if not self._addresses:
-            raise NotSupported(
-                "an address that begins with stomp has no HTTP; give that of HTTP, messages go through it too"
-            )
+            raise NotSupported("a stomp:// address has no HTTP; use the HTTP address, which also transports messages")
         failure = ""
         for address in self._addresses:
             try:

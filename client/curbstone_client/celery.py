@@ -3,8 +3,8 @@
 
 Celery's queues are queues of the server. The server delays a task with `eta` or `countdown`, so none waits in a
 worker's memory. `delay()` returns when the task is on disk. There is no visibility timeout: a task belongs to its
-worker's connection, and is delivered again when that connection is lost. Broadcasts (control, events) and the replies
-of `inspect` go by events. The base is kombu's virtual transport, but without its polling: the server pushes deliveries,
+worker's connection, and is redelivered when that connection is lost. Broadcasts (control, events) and the replies of
+`inspect` are sent by events. The base is kombu's virtual transport, but without polling: the server pushes deliveries,
 and a socket wakes the worker's loop.
 
 Options (`broker_transport_options`): `confirm_timeout` (seconds, by default 30; with 0 a publish does not wait),
@@ -41,21 +41,21 @@ _WINDOW = 100
 """The window of a subscription if the worker sets no prefetch."""
 
 UNUSED_S = 60.0
-"""After so long without a consumer the server deletes a queue that is declared to end with its connection."""
+"""After so long without a consumer the server deletes a queue that is declared as transient."""
 
 TRANSPORT_ALIASES["curbstone"] = TRANSPORT_ALIASES["curbstones"] = "curbstone_client.celery:Transport"
 
 
 class ConnectionLost(ConnectionError):
-    """The connection was lost. All messages that were delivered over it are delivered again."""
+    """The connection was lost. All its unsettled messages are redelivered."""
 
 
 class _Direct(DirectExchange):
-    """Delivers to the bound queues. If this process knows none, another waits for a reply, which goes by an event."""
+    """Delivers to the bound queues. If this process knows none, the message is a reply, which is sent by an event."""
 
     def deliver(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> None:
-        heard = self.channel.connection.heard
-        queues = [queue for queue in self.channel._lookup(exchange, routing_key) if queue not in heard]
+        event_queues = self.channel.connection.event_queues
+        queues = [queue for queue in self.channel._lookup(exchange, routing_key) if queue not in event_queues]
         for queue in queues:
             self.channel._put(queue, message, **kwargs)
         if not queues:
@@ -68,17 +68,17 @@ class _Fanout(FanoutExchange):
 
 
 class _Topic(TopicExchange):
-    """Sends to all listeners, each of which checks the routing key itself (`wants`)."""
+    """Sends to all listeners, each of which matches the routing key itself (`wants`)."""
 
     def deliver(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> None:
         self.channel.put_event(event_of(exchange), message)
         for queue in self.channel._lookup(exchange, routing_key):
-            if queue not in self.channel.connection.heard:
+            if queue not in self.channel.connection.event_queues:
                 self.channel._put(queue, message, **kwargs)
 
 
 def event_of(*names: str) -> str:
-    """Return the name of the event that stands for an exchange, or for one routing key of it."""
+    """Return the event of an exchange, or of one of its routing keys."""
     return "celery." + _plain(".".join(names))
 
 
@@ -108,7 +108,7 @@ class QoS(virtual.QoS):
         self._end(delivery_tag, lambda delivery: delivery.nack(0) if requeue else delivery.reject("rejected"))
 
     def restore_unacked(self) -> None:
-        """Give back all unsettled deliveries."""
+        """Requeue all unsettled deliveries."""
         for delivery_tag in list(self._delivered):
             self.reject(delivery_tag, requeue=True)
 
@@ -122,16 +122,16 @@ class QoS(virtual.QoS):
             try:
                 how(delivery)
             except Stale:
-                log.info("the connection of %r was lost while it was worked on; it is delivered again", delivery)
-        # The worker takes another message now, and one may be here already. A closed channel has no connection.
+                log.info("the connection was lost while %r was processed; it is redelivered", delivery)
+        # The worker takes another message now, and one may have arrived already. A closed channel has no connection.
         if self.channel.connection is not None:
             self.channel.connection.wake()
 
 
-class Heard:
-    """A queue that ends with the connection. It is no queue of the server, but listens to the events bound to it.
+class EventQueue:
+    """A queue that ends with the connection. It is not a queue of the server, but subscribes to its bound events.
 
-    It listens from its first binding on, not from its first consumer on: a result may arrive early.
+    It subscribes at its first binding, not at its first consumer, because a result may arrive early.
     """
 
     def __init__(self, is_auto_delete: bool) -> None:
@@ -160,8 +160,8 @@ class CurbstoneChannel(virtual.Channel):
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
         self._transient: dict[str, bool] = {}
-        """The queues that are to end with the connection, and whether each ends with its last consumer."""
-        self._seen_until: dict[str, float] = {}  # by queue that answers were sent to: until when it is not looked for
+        """The queues that end with the connection, and whether each ends with its last consumer."""
+        self._seen_until: dict[str, float] = {}  # by reply queue: until when its existence is not checked again
         self._subscribed: dict[str, sync.Messages] = {}
         """The subscriptions to queues of the server."""
 
@@ -217,15 +217,15 @@ class CurbstoneChannel(virtual.Channel):
     def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
         if queue not in self._transient:
             return
-        heard = self.connection.heard.setdefault(queue, Heard(self._transient[queue]))
-        heard.bindings.append((exchange, routing_key, pattern))
+        event_queue = self.connection.event_queues.setdefault(queue, EventQueue(self._transient[queue]))
+        event_queue.bindings.append((exchange, routing_key, pattern))
         event = self._event_of(exchange, routing_key)
-        if event not in heard.messages:
-            heard.messages[event] = self._client.event(event).subscribe()
-            # A message that is sent to the event after this call has returned must not be missed.
-            self._established(heard.messages[event])
+        if event not in event_queue.messages:
+            event_queue.messages[event] = self._client.event(event).subscribe()
+            # No message to the event after the return of this call may be missed.
+            self._established(event_queue.messages[event])
             if queue in self._tag_to_queue.values():
-                self.connection.listen(self, queue, heard.messages[event])
+                self.connection.listen(self, queue, event_queue.messages[event])
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         try:
@@ -235,7 +235,7 @@ class CurbstoneChannel(virtual.Channel):
         return True
 
     def _size(self, queue: str) -> int:
-        # Asked at each declaration. Nobody looks at the number for a queue that ends with its connection.
+        # Called at each declaration. The number is not used for a queue that ends with its connection.
         return 0 if queue in self._transient else self._ready(queue)
 
     def _ready(self, queue: str) -> int:
@@ -244,7 +244,7 @@ class CurbstoneChannel(virtual.Channel):
         return 0
 
     def _purge(self, queue: str) -> int:
-        if queue in self.connection.heard:
+        if queue in self.connection.event_queues:
             return 0
         with contextlib.suppress(NoSuchQueue):
             return int(self._client.queue(_plain(queue)).purge()["purged"])
@@ -255,16 +255,16 @@ class CurbstoneChannel(virtual.Channel):
             self._client.queue(_plain(queue)).delete()
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
-        if queue in self.connection.heard:
-            self.connection.end_heard(queue)
+        if queue in self.connection.event_queues:
+            self.connection.end_event_queue(queue)
         else:
             super().queue_delete(queue, if_unused, if_empty, **kwargs)
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:
-        # For basic_get: take one message with a subscription that ends right after. It would wait for a message, and
-        # so is not made for an empty queue: the worker's loop stands still in this call.
-        if heard := self.connection.heard.get(queue):
-            for messages in heard.messages.values():
+        # For basic_get: take one message with a short subscription. It would wait for a message, and so is not made
+        # for an empty queue, because this call blocks the worker's loop.
+        if event_queue := self.connection.event_queues.get(queue):
+            for messages in event_queue.messages.values():
                 if delivery := messages.get(0):
                     return self.connection.payload(self, delivery)
             raise virtual.Empty
@@ -281,8 +281,8 @@ class CurbstoneChannel(virtual.Channel):
     def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
         """See virtual.Channel. The server delivers from here on, without polling."""
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
-        if heard := self.connection.heard.get(queue):
-            for messages in heard.messages.values():
+        if event_queue := self.connection.event_queues.get(queue):
+            for messages in event_queue.messages.values():
                 self.connection.listen(self, queue, messages)
         elif queue not in self._subscribed:
             if queue in self._transient:
@@ -298,10 +298,10 @@ class CurbstoneChannel(virtual.Channel):
         super().basic_cancel(consumer_tag)
         if queue is None or queue in self._tag_to_queue.values():
             return
-        if heard := self.connection.heard.get(queue):
-            self.connection.leave(*heard.messages.values())
-            if heard.is_auto_delete:
-                self.connection.end_heard(queue)
+        if event_queue := self.connection.event_queues.get(queue):
+            self.connection.leave(*event_queue.messages.values())
+            if event_queue.is_auto_delete:
+                self.connection.end_event_queue(queue)
         elif messages := self._subscribed.pop(queue, None):
             self.connection.leave(messages)
             messages.close()
@@ -358,7 +358,7 @@ class Transport(virtual.Transport):
             token=client.password or None,
             **{name: options[name] for name in _SETTINGS if name in options},
         )
-        self.heard: dict[str, Heard] = {}
+        self.event_queues: dict[str, EventQueue] = {}
         self.declared: set[str] = set()
         self._inboxes: list[tuple[CurbstoneChannel, str, sync.Messages]] = []
         self._turn = 0
@@ -386,7 +386,7 @@ class Transport(virtual.Transport):
         self._writable.close()
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        """Hand one message to its consumer. Raise socket.timeout if none arrived in time, or ConnectionLost."""
+        """Pass one message to its consumer. Raise socket.timeout if none arrived in time, or ConnectionLost."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._deliver_one():
             left = None if deadline is None else deadline - time.monotonic()
@@ -396,19 +396,19 @@ class Transport(virtual.Transport):
                 self._forget_wakes()
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Have the worker's loop watch the socket that `wake` writes to."""
+        """Register the socket that `wake` writes to in the worker's loop."""
         loop.add_reader(self._readable.fileno(), self.on_readable, connection, loop)
         self.wake()
 
     def on_readable(self, connection: Any, loop: Any) -> None:
-        """Hand over all messages that can be, after one came or the worker takes another."""
+        """Pass all possible messages to their consumers, after one has arrived or the worker takes another."""
         self._forget_wakes()
         while self._deliver_one():
             pass
 
     @property
     def connected(self) -> bool:
-        """Whether the connection that the deliveries belong to has not been lost."""
+        """Whether the connection of the deliveries is not lost."""
         return not self._is_lost
 
     # ------------------------------------------------------------ what channels call
@@ -420,7 +420,7 @@ class Transport(virtual.Transport):
             confirm.result(self.confirm_s)
 
     def listen(self, channel: CurbstoneChannel, queue: str, messages: sync.Messages) -> None:
-        """Begin to hand over the messages of a subscription."""
+        """Start passing on the messages of a subscription."""
         self.leave(messages)
         self._inboxes.append((channel, queue, messages))
         client = self.curbstone
@@ -430,19 +430,19 @@ class Transport(virtual.Transport):
         self.wake()
 
     def leave(self, *gone: sync.Messages) -> None:
-        """Hand over no more messages of these subscriptions."""
+        """Stop passing on the messages of these subscriptions."""
         self._inboxes = [each for each in self._inboxes if each[2] not in gone]
 
-    def end_heard(self, queue: str) -> None:
-        """End a queue that is no queue of the server, with its bindings."""
-        heard = self.heard.pop(queue)
+    def end_event_queue(self, queue: str) -> None:
+        """End a transient queue, with its bindings."""
+        event_queue = self.event_queues.pop(queue)
         self.state.queue_bindings_delete(queue)
-        for exchange, *binding in heard.bindings:
+        for exchange, *binding in event_queue.bindings:
             table = self.state.exchanges.get(exchange, {}).get("table", [])
             with contextlib.suppress(ValueError):
                 table.remove((*binding, queue))  # kombu leaves it there
-        self.leave(*heard.messages.values())
-        for messages in heard.messages.values():
+        self.leave(*event_queue.messages.values())
+        for messages in event_queue.messages.values():
             messages.close()
 
     def wake(self) -> None:
@@ -451,7 +451,7 @@ class Transport(virtual.Transport):
             self._writable.send(b"x")
 
     def payload(self, channel: CurbstoneChannel, delivery: sync.Message) -> Any:
-        """Return a message as kombu has it, and register it with the channel under a new tag."""
+        """Return a message in the form of kombu, and register it with the channel under a new tag."""
         payload = delivery.json()
         tag = channel._next_delivery_tag()
         payload["properties"]["delivery_tag"] = tag
@@ -462,9 +462,9 @@ class Transport(virtual.Transport):
     # ------------------------------------------------------------ inside
 
     def _deliver_one(self) -> bool:
-        """Hand over one message, taking the queues in turn. Return False if no channel has one that it takes now."""
+        """Pass on one message, round-robin over the queues. Return False if there is none for any channel."""
         if self._is_lost:
-            raise ConnectionLost("the connection to Curbstone was lost; what was in hand is delivered again")
+            raise ConnectionLost("the connection to Curbstone was lost; unsettled messages are redelivered")
         inboxes = self._inboxes
         for step in range(len(inboxes)):
             channel, queue, messages = inboxes[(self._turn + step) % len(inboxes)]
@@ -482,8 +482,8 @@ class Transport(virtual.Transport):
                 continue
             self._turn += step + 1
             payload = self.payload(channel, delivery)
-            heard = self.heard.get(queue)
-            if heard is None or heard.wants(payload):
+            event_queue = self.event_queues.get(queue)
+            if event_queue is None or event_queue.wants(payload):
                 self._deliver(payload, queue)
             return True
         return False

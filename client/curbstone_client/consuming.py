@@ -1,8 +1,8 @@
-"""Consuming: subscriptions that outlive their connections, and the ways a delivery ends. Without a socket.
+"""Consuming: subscriptions that survive reconnects, and settling. Without a socket.
 
-A delivery belongs to the connection that delivered it. When that connection is lost, the server gives the message to
-the next consumer. So messages that were not handed out to the application yet are dropped here, and settling one that
-was handed out raises `Stale` and sends nothing. The acks of one flush share one receipt per subscription.
+A delivery belongs to its connection. When that is lost, the server redelivers the message to another consumer. So
+messages that were not handed out to the application yet are dropped here, and settling one that was handed out raises
+`Stale` and sends nothing. The acks of one flush share one receipt per subscription.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NEVER = float("inf")
 
 
 class Subscription:
-    """A subscription to one destination. It is made again on each new connection."""
+    """A subscription to one destination. It is renewed on each new connection."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class Subscription:
         self.destination = destination
         self.prefetch = prefetch
         self.inbox: deque[Any] = deque()
-        """Messages, made by the shell, that arrived and were not handed out to the application yet."""
+        """Messages of the shell that were not handed out to the application yet."""
         self.on_arrival: Callable[[], None] | None = None
         """Set by the shell. Called once, when a message arrives or the subscription ends; then it is None again."""
         self.error: ClientError | None = None
-        """Why there will be no more messages; None while the subscription lasts."""
+        """Why the subscription has ended; None while it lasts."""
         self.established = Outcome()
-        """Ends once the server has the subscription for the first time. Events after that are delivered here."""
+        """Ends once the server has the subscription for the first time. Later messages to an event are delivered."""
         self.is_acked = is_acked
         self.acks: list[bytes] = []
         self.settled: Any = None
@@ -73,14 +73,14 @@ class Subscription:
             on_arrival()
 
     def end(self, error: ClientError) -> None:
-        """Note that there will be no more messages, and why. Only the first reason is kept."""
+        """End the subscription. Only the first error is kept."""
         self.error = self.error or error
         self.established.finish(error)
         self.arrived()
 
 
 class Consumer(Generic[S]):
-    """The subscriptions of one client. Not safe for threads: the shell for threads calls it under a lock."""
+    """The subscriptions of one client. Not thread-safe: the shell for threads calls it under a lock."""
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class Consumer(Generic[S]):
         *,
         owner: Any = None,
     ) -> None:
-        """`make` and `outcome` make the shell's own kinds of messages and outcomes."""
+        """`make` and `outcome` create the messages and outcomes of the shell."""
         self._link = link
         self._make = make
         self._outcome = outcome
         self.owner = owner
-        """The client, as the shell made it."""
+        """The client of the shell."""
         self._subscriptions: dict[bytes, Subscription] = {}
         self._prefixes: dict[bytes, Subscription] = {}
         self._waiting: dict[bytes, Outcome] = {}
@@ -105,7 +105,7 @@ class Consumer(Generic[S]):
         self.on_lost: Callable[[], None] | None = None
         """Set by the shell. Called when the connection is lost, which ends all its deliveries."""
         self.epoch = 0
-        """Changes with each connection and each loss. A delivery with another epoch is stale."""
+        """Changes with each connection and each loss. A delivery of another epoch is stale."""
         self.delivered_count = self.stale = 0
 
     # ------------------------------------------------------------ subscribing
@@ -125,7 +125,7 @@ class Consumer(Generic[S]):
         return subscription
 
     def widen(self, subscription: Subscription, prefetch: int) -> None:
-        """Change how many deliveries may be unsettled at once. Raise NotSupported if the server can't change it."""
+        """Change the prefetch of a subscription. Raise NotSupported if the server can't change it."""
         if self._link.is_up and "window" not in self._link.features:
             raise NotSupported("this server can't change the window of a subscription")
         subscription.prefetch = prefetch
@@ -135,7 +135,7 @@ class Consumer(Generic[S]):
     def unsubscribe(self, subscription: Subscription) -> None:
         """End a subscription.
 
-        Messages that were not handed out go back to the queue at once. Those that were can still be settled.
+        Messages that were not handed out return to the queue at once. Others can still be settled.
         """
         if self._subscriptions.pop(subscription.key, None) is None:
             return
@@ -153,7 +153,7 @@ class Consumer(Generic[S]):
     # ------------------------------------------------------------ settling
 
     def ack(self, message: BaseMessage[Any]) -> S:
-        """Ack a message, together with the others of this flush. Raise Stale. A message of an event needs no ack."""
+        """Ack a message, together with others of this flush. Raise Stale. A message of an event needs no ack."""
         subscription = message.subscription
         if not subscription.is_acked:
             return self._nothing_to_end()
@@ -167,12 +167,12 @@ class Consumer(Generic[S]):
         return settled
 
     def nack(self, message: BaseMessage[Any], delay: float | None, error: str) -> S:
-        """Give a message back, to be delivered again after `delay` seconds or the queue's own delay. Raise Stale."""
+        """Requeue a message, to be redelivered after `delay` seconds or the queue's own delay. Raise Stale."""
         headers = {} if delay is None else {"x-delta-t": str(milliseconds(delay, "delay"))}
         return self._nack(message, headers, error)
 
     def reject(self, message: BaseMessage[Any], error: str) -> S:
-        """Send a message to the dead-letter queue. Raise Stale."""
+        """Dead-letter a message. Raise Stale."""
         return self._nack(message, {"requeue": "false"}, error)
 
     def _nack(self, message: BaseMessage[Any], headers: dict[str, str], error: str) -> S:
@@ -185,12 +185,12 @@ class Consumer(Generic[S]):
         return settled
 
     def commit(self, sends: Sequence[tuple[dict[str, str], bytes]], messages: Iterable[BaseMessage[Any]]) -> S:
-        """Send messages and ack others in one transaction. Each of `sends` is the headers and the body of a SEND.
+        """Send messages and ack others in one transaction. `sends` are the headers and bodies of SENDs.
 
         Raise Stale if one of the deliveries has ended, and Unknown if there is no connection; nothing is sent then.
         """
         if not self._link.is_up:
-            raise Unknown("not connected: nothing of the transaction was done")
+            raise Unknown("not connected: the transaction was not sent")
         settling = list(messages)
         acks = [message.ack_id().decode() for message in settling]
         settled = self._outcome()
@@ -205,7 +205,7 @@ class Consumer(Generic[S]):
         return settled
 
     def send(self, headers: dict[str, str], body: bytes) -> S:
-        """Send a request or an answer over this connection. It is not sent again on another connection."""
+        """Send a request or a reply over this connection. It is not sent again on another connection."""
         settled = self._outcome()
         if not self._link.is_up:
             settled.finish(Unknown("not connected"))
@@ -214,13 +214,13 @@ class Consumer(Generic[S]):
         return settled
 
     def settled_all(self) -> list[Outcome]:
-        """Return the outcomes that have not ended, including those of acks that are not sent yet."""
+        """Return the pending outcomes, including those of acks that are not sent yet."""
         gathered = [each.settled for each in self._with_acks if each.settled is not None]
         return [*self._waiting.values(), *gathered]
 
     def close(self) -> None:
         """End all outcomes as `Unknown`, and all subscriptions as `Closed`."""
-        self._end_waiting(Unknown("the client was closed before the answer arrived"))
+        self._end_waiting(Unknown("the client was closed before the reply arrived"))
         self._end_subscriptions(Closed("the client was closed"))
 
     # ------------------------------------------------------------ see `link.Role`
@@ -239,7 +239,7 @@ class Consumer(Generic[S]):
             if settled is not None:
                 settled.finish(Unknown("the connection was lost before the ack was on disk"))
         self._with_acks.clear()
-        self._end_waiting(Unknown("the connection was lost before the answer arrived"))
+        self._end_waiting(Unknown("the connection was lost before the reply arrived"))
         if self.on_lost is not None:
             self.on_lost()
 
@@ -277,7 +277,7 @@ class Consumer(Generic[S]):
         woken: Subscription | None = None
         for delivery in deliveries:
             head = delivery[0]
-            # Our server writes the header `subscription` first, so its line is looked up before the head is parsed.
+            # Curbstone writes the header `subscription` first, so its line is looked up before the head is parsed.
             line = head[: head.find(b"\n")]
             subscription = prefixes.get(line)
             if subscription is None:
@@ -309,7 +309,7 @@ class Consumer(Generic[S]):
     # ------------------------------------------------------------ inside
 
     def _named(self, head: bytes, line: bytes) -> Subscription | None:
-        """Return the subscription of a message, or None if it was ended meanwhile. Remember `line` if it names it."""
+        """Return the subscription of a message, or None if it has ended. Cache `line` if it has the name."""
         key = parse_head(head).get("subscription", "").encode()
         subscription = self._subscriptions.get(key)
         if subscription is not None and line == b"subscription:" + key:
@@ -317,7 +317,7 @@ class Consumer(Generic[S]):
         return subscription
 
     def _give_back(self, head: bytes) -> None:
-        """Give back a message for a subscription that was ended meanwhile."""
+        """Requeue a message of a subscription that has ended."""
         ack_id = parse_head(head).get("ack")
         if ack_id is not None:
             self._link.write(frame("NACK", {"id": ack_id, "x-delta-t": "0"}))
@@ -347,7 +347,7 @@ class Consumer(Generic[S]):
 
 
 def _not_settled(settled: Outcome, messages: Iterable[BaseMessage[Any]]) -> None:
-    """After a refused transaction let its messages be settled in another way, because none of them was acked."""
+    """Allow the messages of a refused transaction to be settled again, because none of them was acked."""
     if settled.error is not None and not isinstance(settled.error, Unknown):
         for message in messages:
             message.is_settled = False

@@ -15,7 +15,7 @@ JSON_TYPE = "application/json"
 TEXT_TYPE = "text/plain; charset=utf-8"
 
 PREFIX = "x-msg-x-"
-"""Put in front of the names of an application's headers, so that none is mistaken for a header of STOMP."""
+"""The prefix of an application's headers, which distinguishes them from headers of STOMP."""
 
 KEY = "x-key"
 """The header with the ordering key: messages of one key are delivered one at a time, in order."""
@@ -24,22 +24,22 @@ PRIORITY = "priority"
 """The header with the priority: messages of a higher one are delivered first."""
 PRIORITY_DEFAULT = 4
 _PRIORITY_MAX = 255
-"""The server takes so much, as other brokers do; all above 9 counts as 9."""
+"""The server accepts so much, as other brokers do; values above 9 count as 9."""
 
 UNIQUE, UNIQUE_UNTIL = "x-unique", "x-unique-until"
 """The headers with the unique name: while a message with it waits in the queue, no other one is stored."""
 REPLACE, REPLACE_MAX = "x-replace", "x-replace-max"
-"""The headers with the name of a message that replaces the one with this name that waits."""
+"""The headers with the name of a message that replaces the waiting one with this name."""
 _UNTIL = ("settled", "delivered")
 BATCH, BATCH_SIZE, BATCH_TO = "x-batch", "x-batch-size", "x-batch-to"
 """The headers with the batch of a message, how many messages it has, and the queue for its report."""
 
 IDEMPOTENCY_KEY = "idempotency-key"
-"""The header with the idempotency key: a message that is published again under the same key is stored once."""
+"""The header with the idempotency key: a message that is published again with the same key is stored once."""
 _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
 
 PASSED = frozenset(["correlation-id", "reply-to", "traceparent", "tracestate", "baggage"])
-"""Headers without the prefix, because other programs know them by these names."""
+"""Headers without the prefix, because other programs use these names."""
 
 _encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
@@ -50,8 +50,8 @@ DURATION_S_MAX = 10 * 366 * DAY_S
 def encode(body: Body) -> tuple[bytes, str | None]:
     """Return the bytes of a body and its content type.
 
-    Text and bytes are sent as they are, everything else as JSON. Bytes have no type. Raise TypeError if the body can't
-    be JSON.
+    Strings and bytes are sent unchanged, everything else as JSON. Bytes have no type. Raise TypeError if the body can't
+    be encoded.
     """
     if type(body) is bytes:
         return body, None
@@ -117,13 +117,13 @@ def named(
         found[KEY] = key
     if priority is not None:
         if not 0 <= priority <= _PRIORITY_MAX:
-            raise ValueError(f"priority must be a whole number from 0 to 9, not {priority!r}")
+            raise ValueError(f"priority must be an integer from 0 to 9, not {priority!r}")
         found[PRIORITY] = str(int(priority))
     if unique is not None:
         found[UNIQUE] = unique
     if unique_until is not None:
         if unique is None or unique_until not in _UNTIL:
-            raise ValueError(f"unique_until is settled or delivered, beside unique, not {unique_until!r}")
+            raise ValueError(f"unique_until must be settled or delivered, with unique, not {unique_until!r}")
         found[UNIQUE_UNTIL] = unique_until
     if replace is not None:
         found[REPLACE] = replace
@@ -141,7 +141,7 @@ def named(
         found[IDEMPOTENCY_KEY] = idempotency_key
     for name, value in (headers or {}).items():
         if not isinstance(value, str):
-            raise TypeError(f"the value of a header is text; that of {name!r} is {value.__class__.__name__}")
+            raise TypeError(f"the value of a header must be str; that of {name!r} is {value.__class__.__name__}")
         found[name.lower() if name.lower() in PASSED else PREFIX + name] = value
     return found
 
@@ -155,7 +155,7 @@ def lines(type: str | None, **options: Unpack[SendOptions]) -> str:
 
 
 def milliseconds(seconds: float, what: str) -> int:
-    """Return a duration in ms. Raise ValueError, in which `what` names it, if it is out of range."""
+    """Return a duration in ms. Raise ValueError with the name `what` if it is out of range."""
     if not 0 <= seconds <= DURATION_S_MAX:
         raise ValueError(f"{what} must be from 0 to {DURATION_S_MAX} seconds")
     return round(seconds * 1000)

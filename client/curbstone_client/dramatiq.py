@@ -1,8 +1,8 @@
 """dramatiq on Curbstone: `dramatiq.set_broker(CurbstoneBroker("http://localhost:8080", project="shop"))`.
 
-The server delays messages, so none waits in a worker's memory, and there are no `.DQ` queues. A message that fails for
-good goes to the queue's dead-letter queue; a queue that has none gets `{queue}.XQ`. No connection is made before the
-first message, because modules with actors are also imported where no server runs.
+The server delays messages, so none waits in a worker's memory, and there are no `.DQ` queues. A message that fails
+permanently goes to the queue's dead-letter queue; a queue without one gets `{queue}.XQ`. No connection is made before
+the first message, because modules with actors are also imported where no server runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CurbstoneBroker(Broker):
         confirm_timeout: float = CONFIRM_S,
         **settings: Any,
     ) -> None:
-        """Take the `settings` of `curbstone_client.sync.Client`.
+        """`settings` are those of `curbstone_client.sync.Client`.
 
         Sending waits at most `confirm_timeout` seconds until the message is on disk.
         """
@@ -48,7 +48,7 @@ class CurbstoneBroker(Broker):
         self.client.close()
 
     def declare_queue(self, queue_name: str) -> None:
-        """Remember the queue. The server creates it on first use."""
+        """Register the queue. The server creates it on first use."""
         if queue_name not in self.queues:
             self.emit_before("declare_queue", queue_name)
             self.queues[queue_name] = None
@@ -57,8 +57,8 @@ class CurbstoneBroker(Broker):
     def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
         """Send a message; it is on disk when this returns. `delay` is in ms.
 
-        The option `broker_priority` is its priority in the queue: 9 goes first. The actor's `priority` is for the
-        messages that a worker has already, and there the lowest goes first.
+        The option `broker_priority` is its priority in the queue: 9 is first. The actor's `priority` is for messages
+        that a worker has already received, and there the lowest is first.
         """
         if message.queue_name not in self.queues:
             raise QueueNotFound(message.queue_name)
@@ -85,11 +85,11 @@ class CurbstoneBroker(Broker):
         return _Consumer(queue.consume(prefetch), timeout / 1000)
 
     def flush(self, queue_name: str) -> None:
-        """Drop the queue's messages that no worker has."""
+        """Drop the queue's messages that are not in flight."""
         self.client.queue(queue_name).purge()
 
     def flush_all(self) -> None:
-        """Drop all queues' messages that no worker has."""
+        """Drop all messages of all queues that are not in flight."""
         for queue_name in self.queues:
             self.flush(queue_name)
 
@@ -108,7 +108,7 @@ class CurbstoneBroker(Broker):
 
 
 class _Proxy(MessageProxy):
-    """A message, and its delivery."""
+    """A message with its delivery."""
 
     def __init__(self, delivery: sync.Message) -> None:
         message: dramatiq.Message[Any] = dramatiq.Message.decode(delivery.body)

@@ -7,12 +7,12 @@
     │   ├── TooLarge       413
     │   ├── NoSuchQueue    404
     │   └── NotAllowed     401, 403
-    ├── NotSupported       501, or this address can't do it
-    ├── Unknown            no answer in time: the message may have been stored, or not
+    ├── NotSupported       501, or not at this address
+    ├── Unknown            no reply in time: the message may have been stored, or not
     ├── Stale              the delivery ended before it was settled; the message is redelivered
     └── Closed             the client was closed
 
-A worker's handler raises `Reject` or `Retry` to say how its delivery ends; these are no `ClientError`.
+A worker's handler raises `Reject` or `Retry` to settle its delivery; these are not a `ClientError`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from random import Random
 
 
 class ClientError(Exception):
-    """Base of all errors of this library."""
+    """Base class of all errors of this library."""
 
 
 class CantConnect(ClientError):
-    """No connection could be made, and the text says why."""
+    """No connection could be made; the text says why."""
 
     def __init__(self, text: str, retry_after: float | None = None) -> None:
         super().__init__(text)
         self.retry_after = retry_after
-        """After how many seconds the server asks to try again; None if it did not say."""
+        """The server's Retry-After in seconds; None without one."""
 
 
 class Refused(ClientError):
@@ -41,9 +41,9 @@ class Refused(ClientError):
     def __init__(self, text: str, status: int = 400, retry_after: float | None = None) -> None:
         super().__init__(text)
         self.status = status
-        """The status code that HTTP has for it."""
+        """The HTTP status code."""
         self.retry_after = retry_after
-        """After how many seconds it may be tried again; None if the server did not say."""
+        """The server's Retry-After in seconds; None without one."""
 
 
 class QueueFull(Refused):
@@ -51,7 +51,7 @@ class QueueFull(Refused):
 
 
 class TooLarge(Refused):
-    """The message is larger than the queue or the server takes."""
+    """The message is larger than the queue or the server accepts."""
 
 
 class NoSuchQueue(Refused):
@@ -59,15 +59,15 @@ class NoSuchQueue(Refused):
 
 
 class NotAllowed(Refused):
-    """The login is wrong, or lacks the right."""
+    """The login is wrong, or does not have the right."""
 
 
 class NotSupported(ClientError):
-    """The server can't do this, or not at this address."""
+    """The server does not support this, or not at this address."""
 
 
 class Unknown(ClientError):
-    """No answer before the timeout, the loss of the connection or `close`: it may have been stored, or not."""
+    """No reply before the timeout, the loss of the connection or `close`: it may have been stored, or not."""
 
 
 class Stale(ClientError):
@@ -79,21 +79,21 @@ class Closed(ClientError):
 
 
 class Reject(Exception):
-    """Raised by a handler: the message moves to the dead-letter queue, with this text as the reason."""
+    """Raised by a handler: the message is dead-lettered, with this text as the reason."""
 
 
 class Retry(Exception):
     """Raised by a handler: the message is redelivered after `delay` seconds."""
 
     def __init__(self, delay: float = 0, reason: str = "") -> None:
-        super().__init__(reason or f"again in {delay} s")
+        super().__init__(reason or f"retry in {delay} s")
         self.delay = delay
 
 
 RETRY_DELAY_S_MAX = 300.0
 
 _chance = Random()
-"""A generator of our own, so that an application that seeds the global one gets the numbers it expects."""
+"""A separate generator, so that an application that seeds the global one is not affected."""
 
 _BY_STATUS: dict[int, type[Refused]] = {
     401: NotAllowed,
@@ -105,7 +105,7 @@ _BY_STATUS: dict[int, type[Refused]] = {
 
 
 def refusal(status: int, text: str, retry_after: float | None = None) -> ClientError:
-    """Return the error that stands for a status code of HTTP."""
+    """Return the error of an HTTP status code."""
     if status == 501:
         return NotSupported(text)
     if status == 410:
@@ -114,7 +114,7 @@ def refusal(status: int, text: str, retry_after: float | None = None) -> ClientE
 
 
 def detail_of(body: bytes) -> str:
-    """Return the text of a refusal's body: the `detail` of a problem in JSON, or the start of any other text."""
+    """Return the text of an error reply: the `detail` of a problem in JSON, or the start of any other text."""
     try:
         problem = json.loads(body)
     except ValueError:
@@ -123,7 +123,7 @@ def detail_of(body: bytes) -> str:
 
 
 def is_standby(body: bytes) -> bool:
-    """Return whether a refusal's body is the problem of a standby, which serves nothing."""
+    """Return whether an error reply is the problem of a standby, which does not serve."""
     try:
         problem = json.loads(body)
     except ValueError:
@@ -133,7 +133,7 @@ def is_standby(body: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a delivery whose handler raised: it is rejected, or requeued after `delay` seconds."""
+    """How a delivery is settled whose handler raised: rejected, or requeued after `delay` seconds."""
 
     reject: bool
     delay: float | None
@@ -141,9 +141,9 @@ class End:
 
 
 def end_of(error: BaseException, tries: int) -> End:
-    """Return how a delivery ends whose handler raised this error.
+    """Return how a delivery is settled whose handler raised this error.
 
-    The message is redelivered after 1, 2, 4 … 300 s, give or take 15 %, unless the error is a `Reject` or a `Retry`.
+    The message is redelivered after 1, 2, 4 … 300 s (± 15 %), unless the error is a `Reject` or a `Retry`.
     """
     if isinstance(error, Reject):
         return End(True, None, str(error) or "rejected")

@@ -1,11 +1,11 @@
-"""One connection to a server, made again whenever it is lost. It has no socket and no clock: bytes in, bytes out.
+"""One connection to a server, with reconnects. It has no socket and no clock: bytes in, bytes out.
 
     down ──opened──▶ opening ──CONNECTED──▶ up ──lost──▶ down
 
-The owner of the socket connects to `address()` and calls `opened`. From then on it calls `receive` with the bytes it
-read, sends what `take_output` returns whenever `changed` was called, calls `tick` when it is the time `due`, and
-ends the connection once `failure` is set. It calls `lost` for each connection that ended or could not be made, and
-connects again after as many seconds as `lost` returned. The caller passes the time in, as seconds of a monotonic clock.
+The owner of the socket connects to `address()` and calls `opened`. From then on it calls `receive` with received bytes,
+sends what `take_output` returns whenever `changed` was called, calls `tick` at the time `due`, and closes the
+connection once `failure` is set. It calls `lost` for each connection that ended or could not be made, and reconnects
+after the number of seconds that `lost` returns. Times are passed in, as seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ log = logging.getLogger("curbstone_client")
 
 NUMBERS = "numbers"
 FEATURES = f"refusals,ids,window,joined,{NUMBERS}"
-"""The extensions of STOMP that this client asks for. It also works with a server that has none of them."""
+"""The extensions of STOMP that this client requests. It also works with a server that has none of them."""
 
 BEAT_S = 10
 """In each such interval both sides send something, at least a heart-beat."""
 SILENT_S_MAX = 20
-"""A connection over which nothing arrives for so long is given up."""
+"""A connection over which nothing arrives for so long is closed."""
 
 _chance = Random()
-"""A generator of our own, so that an application that seeds the global one gets the numbers it expects."""
+"""A separate generator, so that an application that seeds the global one is not affected."""
 
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 5.0
 REFUSED_RETRY_S = 30.0
-"""After so long a login that was refused is tried again, because the server's users file may have changed."""
+"""After so long a login that was refused is retried, because the server's users file may have changed."""
 RENEW_AFTER = 0.8
-"""A login is renewed after this part of the time that it has left."""
+"""A login is renewed after this part of its remaining time."""
 RENEW_S_MIN, RENEW_AGAIN_S = 1.0, 5.0
 _RENEWAL = b"token"
-"""The receipt that the renewal of a login asks for."""
+"""The receipt of the renewal of a login."""
 _LF = b"\n"
 
 
@@ -50,16 +50,16 @@ class Role(Protocol):
     """The use of a connection: the publishing of a client, or its consuming."""
 
     def up(self) -> None:
-        """The connection is there. Write the frames that are to be sent first."""
+        """The connection is up. Write the frames that have to be sent first."""
 
     def down(self) -> None:
-        """The connection has ended."""
+        """The connection is lost."""
 
     def unreachable(self, error: ClientError) -> None:
-        """There has never been a connection, and none is waited for any longer. End everything with this error."""
+        """The first connection has failed. End everything with this error."""
 
     def collect(self) -> None:
-        """The output is about to be sent. Append the frames that were gathered for it."""
+        """The output is about to be sent. Append the buffered frames."""
 
     def receipts(self, pieces: list[bytes]) -> None:
         """RECEIPT frames arrived; the pieces are those of `wire.Receipts`."""
@@ -68,14 +68,14 @@ class Role(Protocol):
         """MESSAGE frames arrived."""
 
     def failed(self, receipt: bytes | None, error: ClientError) -> None:
-        """The server ended the connection with an ERROR. `receipt` is what the refused frame asked for, if it did."""
+        """The server ended the connection with an ERROR. `receipt` is that of the refused frame, if it had one."""
 
     def tick(self, now: float) -> float:
-        """Do what is due at this time, and return when to call again."""
+        """Handle timeouts, and return when to call again."""
 
 
 class Link:
-    """The state of one connection that is made again whenever it is lost."""
+    """The state of one connection with reconnects."""
 
     def __init__(self, addresses: Sequence[Address], token: login.Token = None) -> None:
         self._addresses = addresses
@@ -83,30 +83,30 @@ class Link:
         self._token = token
         self.role: Role
         self.changed: Callable[[], None] = lambda: None
-        """Set by the shell. Called when there is output after there was none, and when `failure` was set."""
+        """Set by the shell. Called when the output becomes non-empty, and when `failure` is set."""
         self.came_up: Callable[[], None] = lambda: None
         """Set by the shell. Called at each CONNECTED."""
         self.wanted: Callable[[], None] = lambda: None
-        """Set by the shell. Called when something waits for the first connection; `give_up` follows in its time."""
+        """Set by the shell. Called when something waits for the first connection; it calls `give_up` later."""
         self.ask: Callable[[], None] = lambda: None
-        """Set by the shell. Called when the login is to be renewed: it calls `token`, which may block, then `renew`."""
+        """Set by the shell. Called to renew the login: it calls `token`, which may block, then `renew`."""
         self.output: list[bytes] = []
-        """Frames to be sent. The role may append to it, and then calls `changed` if the frame is the first."""
+        """Frames to send. The role may append to it, and then calls `changed` if the frame is the first."""
         self.is_up = False
         self.features: frozenset[str] = frozenset()
         self.body_bytes_max = 0
-        """The largest body that the server takes; 0 if it did not say."""
+        """The maximum size of a body at the server; 0 if unknown."""
         self.is_closing = False
         """Set by the shell when the client is closed, so that the end of the connection is not reported."""
         self.term = 0
-        """The highest term of the servers that it was connected to: how often a copy was promoted, and one."""
+        """The highest term of the servers that it was connected to. Each promotion of a standby increases it."""
         self.ups = 0
         self.failure: ClientError | None = None
-        """Why the shell must end this connection; None while it need not."""
+        """Why the shell must close this connection; None otherwise."""
         self.last_failure: ClientError | None = None
         """Why the last connection ended or could not be made."""
         self.refused: NotAllowed | None = None
-        """The error of a login that the server refused; None again after a login that it took."""
+        """The error of a login that the server refused; None after one that it accepted."""
         self.now = 0.0
         """The latest time that was passed in."""
         self.due = 0.0
@@ -122,7 +122,7 @@ class Link:
         self._answer = b""
         self._raw: list[bytes] = []
         self._is_open = False
-        self._heard_at = 0.0
+        self._received_at = 0.0
         self._sent = False
         self._renew_at = 0.0
         self._is_renewing = False
@@ -130,12 +130,12 @@ class Link:
     # ------------------------------------------------------------ what the shell calls
 
     def address(self) -> Address:
-        """Return the address to connect to. After each loss it is the next one."""
+        """Return the address to connect to. It is the next one after each loss."""
         return self._addresses[self._turn % len(self._addresses)]
 
     @property
     def asks_for_token(self) -> bool:
-        """Whether `token` calls the application, and may block."""
+        """Whether `token` calls the application, so that it may block."""
         return callable(self._token)
 
     def token(self) -> str | None:
@@ -146,7 +146,7 @@ class Link:
         """A socket is connected to `address()`: begin to log in."""
         self._reset()
         self.failure = None
-        self._heard_at = self.now = self.due = now
+        self._received_at = self.now = self.due = now
         self._is_open = True
         address = self.address()
         beats = f"{BEAT_S * 1000},{BEAT_S * 1000}"
@@ -163,8 +163,8 @@ class Link:
         self.changed()
 
     def receive(self, data: bytes, now: float) -> None:
-        """Take the bytes that were read. This raises nothing; if they are wrong, `failure` is set."""
-        self._heard_at = self.now = now
+        """Process received bytes. Raise nothing; if they are invalid, `failure` is set."""
+        self._received_at = self.now = now
         if self.failure is not None:
             return
         try:
@@ -175,7 +175,7 @@ class Link:
             self._fail(CantConnect(str(error)))
 
     def take_output(self) -> bytes:
-        """Return the bytes to send now. They are not returned again."""
+        """Return the bytes to send now, once."""
         if self.is_up:
             self.role.collect()
             if self.output:
@@ -189,11 +189,11 @@ class Link:
         return raw[0] if len(raw) == 1 else b"".join(raw)
 
     def tick(self, now: float) -> None:
-        """Do what is due: send heart-beats, give up a silent connection, call the role, and renew the login."""
+        """Send heart-beats, close a silent connection, call the role, and renew the login, if due."""
         self.now = now
         if self._is_open:
-            if now - self._heard_at > SILENT_S_MAX:
-                self._fail(CantConnect(f"the server was silent for {SILENT_S_MAX} s"))
+            if now - self._received_at > SILENT_S_MAX:
+                self._fail(CantConnect(f"nothing received from the server for {SILENT_S_MAX} s"))
             elif self.is_up and not self._sent:
                 self._raw.append(_LF if self._decoder is None else websocket.encode(_LF))
                 self.changed()
@@ -206,7 +206,7 @@ class Link:
             self.due = min(self.due, self._renew_at)
 
     def renew(self, token: str | None) -> None:
-        """Log in with another token while the connection continues. None means there is none yet: ask again soon."""
+        """Log in with another token while the connection continues. None means there is none yet: retry soon."""
         if not self.is_up:
             return
         if not token:
@@ -218,7 +218,7 @@ class Link:
         self.write(frame("SEND", headers, data))
 
     def lost(self, reason: str, now: float) -> float:
-        """The connection ended or could not be made. Return after how many seconds to try again."""
+        """The connection ended or could not be made. Return after how many seconds to reconnect."""
         failure = self.last_failure = self.failure or CantConnect(f"{self.address()}: {reason}")
         what = "lost the connection to" if self.is_up else "can't connect to"
         report = f"{what} {self.address()}: {self.failure or reason}"
@@ -240,18 +240,18 @@ class Link:
         return wait
 
     def not_connected(self, seconds: float) -> CantConnect:
-        """Return the error for a first connection that was not made within so many seconds."""
-        return CantConnect(f"not connected within {seconds:g} s: {self.last_failure or 'no answer'}")
+        """Return the error for a first connection that was not made within `seconds`."""
+        return CantConnect(f"not connected within {seconds:g} s: {self.last_failure or 'no reply'}")
 
     def give_up(self, seconds: float) -> None:
-        """End what waits for the first connection, unless it was made within so many seconds."""
+        """End everything that waits for the first connection, unless it was made within `seconds`."""
         if not self.ups:
             self.role.unreachable(self.not_connected(seconds))
 
     # ------------------------------------------------------------ what the role calls
 
     def want(self) -> None:
-        """Something waits for a connection. It is not kept waiting for ever if there has never been one."""
+        """Something waits for a connection. For the first connection there is a timeout."""
         if self.ups:
             return
         if self.refused is not None:
@@ -260,7 +260,7 @@ class Link:
             self.wanted()
 
     def write(self, frame: bytes) -> None:
-        """Send a frame, joined with the others of this flush. Call this only while `is_up`."""
+        """Add a frame to the output. Call this only while `is_up`."""
         self.output.append(frame)
         if len(self.output) == 1:
             self.changed()
@@ -279,7 +279,7 @@ class Link:
             self.changed()
 
     def _payload(self, data: bytes) -> bytes:
-        """Return the bytes of STOMP in received bytes, which are WebSocket frames at a WebSocket address."""
+        """Return the STOMP bytes in received bytes, which are WebSocket frames at a WebSocket address."""
         if self._key:
             self._answer += data
             rest = websocket.response(self._answer, self._key)
@@ -322,7 +322,7 @@ class Link:
             self._fail(CantConnect(f"the server closed: {self._decoder.close_reason}"))
 
     def _others(self, pieces: list[bytes]) -> list[bytes]:
-        """Take out the receipt of a renewal and act on it; return the other receipts."""
+        """Process the receipt of a renewal, if there is one; return the other receipts."""
         others = []
         for piece in pieces:
             receipt, _, more = piece.partition(b"\n")
@@ -338,7 +338,7 @@ class Link:
         return others
 
     def _renew_before(self, headers: dict[str, str]) -> None:
-        """Set the time to renew the login, if the login ends and a function can return another token."""
+        """Set the time to renew the login, if it expires and a function can return another token."""
         left_ms = headers.get("x-expires-in", "")
         if left_ms.isdigit() and self.asks_for_token:
             self._renew_in(max(RENEW_S_MIN, int(left_ms) / 1000 * RENEW_AFTER))
@@ -379,7 +379,7 @@ class Link:
 
 
 def error_of(headers: dict[str, str], text: str) -> ClientError:
-    """Return the error that a refusal stands for: an ERROR, or a RECEIPT with `x-error-code`."""
+    """Return the error of a refusal: an ERROR, or a RECEIPT with `x-error-code`."""
     code = headers.get("x-error-code", "400")
     retry = headers.get("retry-after", "")
     return refusal(int(code) if code.isdigit() else 400, text.strip(), float(retry) if retry.isdigit() else None)

@@ -1,4 +1,4 @@
-"""The token that logs in: a text, or a function of the application that returns one."""
+"""The token for the login: a string, or a function of the application that returns one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _TOKEN = re.compile(r"[!-~]*")
 
 
 def current(token: Token) -> str | None:
-    """Return the current token, without space around it: a token read from a file ends with a line break.
+    """Return the current token without surrounding space, because a token read from a file ends with a line break.
 
-    Raise ValueError if it can't be a token. What the application's function raises is passed on.
+    Raise ValueError if it is not a valid token. Exceptions of the application's function are passed on.
     """
     found: object = token() if callable(token) else token
     if found is None:

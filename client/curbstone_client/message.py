@@ -1,4 +1,4 @@
-"""A message as it was delivered. Its headers are parsed only when they are asked for."""
+"""A delivered message. Its headers are parsed on first use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ACK = b"\nack:"
 
 
 class BaseMessage(Generic[S]):
-    """One delivery of a message. It belongs to the connection that delivered it, and can be settled once.
+    """A delivery of a message. It belongs to its connection, and can be settled once.
 
     `body` is the body's bytes.
     """
@@ -61,7 +61,7 @@ class BaseMessage(Generic[S]):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers that the publisher gave, by the names it gave them, without the headers that the server adds."""
+        """The headers of the publisher, by their original names, without those that the server adds."""
         if self._headers is None:
             raw = self.raw_headers
             self._headers = {name.removeprefix(PREFIX): raw[name] for name in raw if name not in _SERVERS}
@@ -69,12 +69,12 @@ class BaseMessage(Generic[S]):
 
     @property
     def id(self) -> str:
-        """The message id that the server gave it. It is the same in every protocol and at each delivery."""
+        """The message id. It is the same in every protocol and at each delivery."""
         return self.raw_headers.get("message-id", "")
 
     @property
     def tries(self) -> int:
-        """How often the message was delivered before; 0 at the first delivery."""
+        """The number of earlier deliveries; 0 at the first one."""
         return int(self.raw_headers.get("x-tries", "0"))
 
     @property
@@ -105,12 +105,12 @@ class BaseMessage(Generic[S]):
 
     @property
     def replace(self) -> str:
-        """The name of the messages of which the last one replaces those that wait; empty if there is none."""
+        """The name of a message that replaces waiting ones with the same name; empty if there is none."""
         return self.raw_headers.get(REPLACE, "")
 
     @property
     def batch(self) -> str:
-        """The id of the batch; empty if the message is of none. The report of a batch has it, too."""
+        """The id of the batch; empty if there is none. The report of a batch has it, too."""
         return self.raw_headers.get(BATCH, "")
 
     @property
@@ -120,7 +120,7 @@ class BaseMessage(Generic[S]):
 
     @property
     def reply_to(self) -> str | None:
-        """The STOMP destination where the sender waits for an answer; None if it waits for none."""
+        """The STOMP destination for the reply; None if the sender expects none."""
         return self.raw_headers.get("reply-to")
 
     @property
@@ -147,7 +147,7 @@ class BaseMessage(Generic[S]):
         if self.is_settled or self.epoch != self.subscription.consumer.epoch:
             self.subscription.consumer.stale += 1
             raise Stale(
-                "the delivery was settled before" if self.is_settled else "the connection of this delivery is gone"
+                "the delivery was settled before" if self.is_settled else "the connection of this delivery was lost"
             )
         head = self._head
         at = head.find(_ACK)
@@ -160,13 +160,13 @@ class BaseMessage(Generic[S]):
     def ack(self) -> S:
         """Ack the message. Raise Stale if the delivery has ended already. A message of an event needs no ack.
 
-        The ack is sent with the next write; wait for what this returns to know that it is on disk.
+        The ack is sent with the next write; wait for the returned outcome to know that it is on disk.
         """
         ended: S = self.subscription.consumer.ack(self)
         return ended
 
     def nack(self, delay: float | None = None, error: str = "") -> S:
-        """Give the message back. It is delivered again after `delay` seconds, or after the queue's `nack_delay`.
+        """Requeue the message. It is redelivered after `delay` seconds, or after the queue's `nack_delay`.
 
         `error` is the reason that the server keeps with the message. Raise Stale if the delivery has ended already.
         """
@@ -174,19 +174,19 @@ class BaseMessage(Generic[S]):
         return ended
 
     def reject(self, error: str = "") -> S:
-        """Send the message to the dead-letter queue; `error` is the reason. Raise Stale if the delivery has ended."""
+        """Dead-letter the message; `error` is the reason. Raise Stale if the delivery has ended."""
         ended: S = self.subscription.consumer.reject(self, error)
         return ended
 
     def give_back(self, error: BaseException) -> S:
-        """End the delivery as a worker does when its handler raised this error. A message of an event has no end."""
+        """Settle the delivery like a worker whose handler raised this error. Messages of an event are not settled."""
         if not self.subscription.is_acked:
             return self.ack()
         end = end_of(error, self.tries)
         return self.reject(end.reason) if end.reject else self.nack(end.delay, end.reason)
 
     def _leave(self, error: BaseException | None) -> None:
-        """End the delivery as its `with` block ended, unless the block has done so."""
+        """Settle the delivery at the end of its `with` block, unless the block has done so."""
         if error is None:
             if not self.is_settled:
                 self.ack()

@@ -1,4 +1,4 @@
-"""The outcome of something that was sent. It ends once, well or with an error. The shells add the waiting for it."""
+"""The outcome of a sent frame. It ends once, with or without an error. The shells add waiting."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 
 class Outcome:
-    """The outcome of something that was sent. A future or a lock is made only when a caller waits for it."""
+    """See the module's docstring. A future or a lock is created only when a caller waits for it."""
 
     __slots__ = ("_seen", "_waiter", "done", "error")
 
@@ -19,11 +19,11 @@ class Outcome:
 
     @property
     def seen(self) -> bool:
-        """Whether `check` was called, so that a caller has seen the error."""
+        """Whether `check` was called."""
         return self._seen
 
     def finish(self, error: Exception | None = None) -> None:
-        """End it, and call those who wait. Only the first call counts."""
+        """End it, and call the callbacks. Only the first call counts."""
         if self.done:
             return
         self.done = True
@@ -33,7 +33,7 @@ class Outcome:
             waiter()
 
     def on_done(self, call: Callable[[], None]) -> None:
-        """Have `call` called when the outcome ends, or call it now if it has ended. Several are called in order."""
+        """Add a callback for the end, or call it now if the outcome has ended. Several are called in order."""
         if self.done:
             call()
             return
@@ -49,7 +49,7 @@ class Outcome:
         self._waiter = both
 
     def check(self) -> None:
-        """Raise the error, if there is one, and count it as seen."""
+        """Raise the error, if there is one, and mark it as seen."""
         self._seen = True
         if self.error is not None:
             raise self.error

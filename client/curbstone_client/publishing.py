@@ -1,14 +1,14 @@
-"""Publishing: messages that were sent and are not confirmed yet, kept in order until they are. Without a socket.
+"""Publishing: unconfirmed messages, kept in order until they are confirmed. Without a socket.
 
-A series is everything that one client sends to one destination. Its frames are numbered, and each asks for a receipt
-that names the series and the number. When a connection is lost, the unconfirmed frames are sent again on the next one,
-before anything else and in order. When a queue is full, its series is held: after the time that the server named, the
+A series is everything that one client sends to one destination. Its frames are numbered, and each requests a receipt
+that has the series and the number. When a connection is lost, the unconfirmed frames are sent again on the next one,
+before anything else and in order. When a queue is full, its series is held: after the Retry-After of the server, the
 first held message is sent again alone, and once it is stored the others follow.
 
 A message for a queue also has a number of this producer. The server stores a message with a given number once, however
-often it is sent, and stores none if the number before it is missing. So when a message is refused for good, the server
-refuses those sent behind it, too, because their numbers are too high. They are held like those of a full queue. The
-first of them is then sent with the last number that is stored (`x-after`), so that the server accepts the gap.
+often it is sent, and stores none if the previous number is missing. So when a message is refused permanently, the
+server also refuses those sent after it, because their numbers are too high. They are held like those of a full queue.
+The first of them is then sent with the last number that is stored (`x-after`), so that the server accepts the gap.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ WINDOW = 10_000
 WINDOW_BYTES = 8 * 1024 * 1024
 
 FULL_RETRY_S = 1.0
-"""After so long a full queue is tried again, if the server does not name a time."""
+"""After so long a full queue is retried, if the server sends no Retry-After."""
 LOOK_AGAIN_S = 0.05
-"""After so long a held series is looked at again, if a message in front of it has not ended yet."""
+"""After so long a held series is checked again, if an earlier message has not ended yet."""
 FULL_WARNING_S = 60.0
-"""A publisher that waits for a full queue is reported at most once in so many seconds."""
+"""The minimum interval of warnings that a publisher waits for a full queue."""
 _HEADS_MAX = 256
 _NEVER = float("inf")
 
@@ -46,21 +46,21 @@ class Stored:
     """The result of a publish: the message is on disk."""
 
     id: str
-    """The message id that the server gave it; empty if the server did not say."""
+    """The message id; empty if the server did not send it."""
     maybe_repeated: bool
     """Whether the message may be stored twice: it was sent again, and without numbers the server can't recognize it."""
     repeated: bool = False
-    """Whether it was not stored again: the server had it under the same number, or has another one with its unique
+    """Whether it was not stored again: the server has it under the same number, or has another one with its unique
     name. Then `id` is that one's."""
 
 
 class Confirm(Outcome):
-    """The outcome of one message that was sent. The shells add the waiting for it."""
+    """The outcome of a sent message. The shells add waiting."""
 
     __slots__ = ("_lines", "expected", "frame", "series", "order", "receipt", "resent")
 
     def __init__(self, series: Series, receipt: bytes, frame: bytes, order: int) -> None:
-        # The attributes of `Outcome` are set here, because a call of its `__init__` would cost time for each message.
+        # The attributes of `Outcome` are set here, because a call of its `__init__` would take time for each message.
         self.done = False
         self.error = None
         self._waiter = None
@@ -71,11 +71,11 @@ class Confirm(Outcome):
         self.order = order
         self.resent = False
         self.expected = 0
-        """The number that the server expected when it refused this message as too early; 0 if it did not."""
+        """The number that the server expected when it refused this message as out of order; 0 otherwise."""
         self._lines = b""
 
     def stored(self) -> Stored:
-        """Return how the message was stored. Raise the error it ended with. Call this only once it is done."""
+        """Return how the message was stored, or raise its error. Call this only once it is done."""
         self.check()
         headers = parse_head(self._lines) if self._lines else {}
         is_repeat = "x-duplicate" in headers
@@ -99,21 +99,21 @@ class Series:
 
     def __init__(self, index: int, destination: str, owner: Any, producer: str, *, is_keyed: bool = False) -> None:
         self.is_keyed = is_keyed
-        """Whether each message has an idempotency key. Then it has no number of a producer."""
+        """Whether each message has an idempotency key, and so no number of a producer."""
         self.producer = producer
         """The name of the producer that numbers the messages; empty if they have no numbers."""
         self.owner = owner
-        """The client, as the shell made it."""
+        """The client of the shell."""
         self.destination = destination
         self.prefix = b"%d." % index
         self.number = 0
         self.held: dict[bytes, Confirm] | None = None
         """The held messages, by receipt; None while the series is not held."""
         self.probe: Confirm | None = None
-        """The held message that was sent again, to see whether it is taken now."""
+        """The held message that was sent again, as a probe."""
         self.retry_at = _NEVER
         self.warn_at = 0.0
-        """From when on a full queue is reported again."""
+        """From when on a warning of a full queue may be logged again."""
         self._heads: dict[str, bytes] = {}
 
     def head(self, more: str) -> bytes:
@@ -139,7 +139,7 @@ C = TypeVar("C", bound=Confirm)
 
 
 class Publisher(Generic[C]):
-    """The publishing of one client. Not safe for threads: the shell for threads calls it under a lock."""
+    """The publishing of one client. Not thread-safe: the shell for threads calls it under a lock."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class Publisher(Generic[C]):
         self._owner = owner
         self._producer = producer or secrets.token_hex(10)
         self._has_own_numbers = producer is not None
-        """Whether the application gives each message its number."""
+        """Whether the application numbers the messages."""
         self._is_numbered = True
         """Whether the server keeps numbers. Assumed until a server says that it does not."""
         self._waits_when_full = waits_when_full
@@ -172,23 +172,23 @@ class Publisher(Generic[C]):
         self._refused: deque[Confirm] = deque(maxlen=100)
         self._flushes: list[tuple[int, Outcome]] = []
         self.on_room: Callable[[], None] | None = None
-        """Set by the shell. Called once, when the window has room again; then it is None again."""
+        """Set by the shell. Called once, when the window has space again; then it is None again."""
         self.sent = self.confirmed = self.resent = 0
 
     # ------------------------------------------------------------ what the shell calls
 
     @property
     def has_room(self) -> bool:
-        """Whether the window takes another message."""
+        """Whether the window has space for another message."""
         return len(self._unconfirmed) < self._window and self._bytes < self._window_bytes
 
     @property
     def unconfirmed(self) -> int:
-        """How many messages have been sent and not ended yet."""
+        """The number of sent messages that have not ended yet."""
         return len(self._unconfirmed)
 
     def series(self, destination: str, *, is_keyed: bool = False) -> Series:
-        """Return the series of a destination: the one for messages with idempotency keys, or the one for all others.
+        """Return the series of a destination: for messages with idempotency keys, or for all others.
 
         Raise ValueError if messages for the destination can't have keys.
         """
@@ -241,9 +241,7 @@ class Publisher(Generic[C]):
         return confirm
 
     def flush(self, outcome: Outcome) -> None:
-        """End this outcome when all messages sent so far have ended, with the first refusal that no `Confirm` has
-        raised.
-        """
+        """End the outcome when all messages sent so far have ended, with the first refusal not yet raised."""
         self._flushes.append((self._order, outcome))
         self._end_flushes()
 
@@ -274,7 +272,7 @@ class Publisher(Generic[C]):
                 confirm.resent = True
 
     def unreachable(self, error: ClientError) -> None:
-        """End all confirms. Nothing was sent, so the numbers begin again."""
+        """End all confirms. Nothing was sent, so the numbers restart."""
         for receipt in list(self._unconfirmed):
             self._end(receipt, error)
         for series in self._series.values():
@@ -342,7 +340,7 @@ class Publisher(Generic[C]):
         return seq
 
     def _go_without_numbers(self) -> None:
-        """Take the numbers out of all messages, because the server keeps none. One sent again may be stored twice.
+        """Remove the numbers of all messages, because the server keeps none. One sent again may be stored twice.
 
         Messages that the application itself numbered end as NotSupported.
         """
@@ -382,10 +380,10 @@ class Publisher(Generic[C]):
         now = self._link.now
         if now >= series.warn_at:
             series.warn_at = now + FULL_WARNING_S
-            log.warning("publishing to %s waits until there is room: %s", series.destination, error)
+            log.warning("publishing to %s waits until the queue has space: %s", series.destination, error)
 
     def _hold(self, confirm: Confirm, wait: float) -> None:
-        """Hold a message, and all later ones of its series, and try it again after so many seconds."""
+        """Hold a message and all later ones of its series, and retry it after `wait` seconds."""
         series = confirm.series
         is_new = series.held is None
         if series.held is None:
@@ -402,7 +400,7 @@ class Publisher(Generic[C]):
         self._link.due = min(self._link.due, time)
 
     def _probe(self, series: Series, now: float) -> None:
-        """Send the first message that a series holds, to see whether it is taken now."""
+        """Send the first held message of a series as a probe."""
         assert series.held
         first = min(series.held.values(), key=_order)
         frame = first.frame
@@ -410,16 +408,15 @@ class Publisher(Generic[C]):
             series.retry_at = now + LOOK_AGAIN_S  # a message in front of it has not ended yet and must not be overtaken
             return
         if first.expected:
-            # This line goes in front, because the first of two counts: `send` gives own numbers an `x-after`, too.
+            # This line is first, because the first of two counts: `send` also adds an `x-after` to own numbers.
             frame = b"SEND\nx-after:%d\n" % (first.expected - 1) + frame.removeprefix(b"SEND\n")
         series.probe = first
         self._link.write(frame)
 
     def _leaves(self, series: Series, confirm: Confirm, *, is_stored: bool) -> None:
-        """Take a message that has ended out of a held series. If it was the probe, the others may be sent now.
+        """Remove a message that has ended from a held series. If it was the probe, the others may be sent now.
 
-        In a numbered series whose probe was refused, only the next message is tried: those behind it would come too
-        early.
+        In a numbered series whose probe was refused, only the next message is tried: later ones would be out of order.
         """
         assert series.held is not None
         series.held.pop(confirm.receipt, None)

@@ -13,15 +13,15 @@ from curbstone_client.consuming import PREFETCH
 from curbstone_client.message import BaseMessage
 
 Sent = TypeVar("Sent")
-"""What a shell's `send` returns: the confirm, or an awaitable that returns it."""
+"""The result of a shell's `send`: the confirm, or an awaitable that returns it."""
 Published = TypeVar("Published")
-"""What a shell's `publish` returns: the `Stored`, or a coroutine that returns it."""
+"""The result of a shell's `publish`: the `Stored`, or a coroutine that returns it."""
 Arriving = TypeVar("Arriving")
 """A shell's messages of a subscription."""
 Answered = TypeVar("Answered")
-"""What a shell's `request` returns: the answer, or a coroutine that returns it."""
+"""The result of a shell's `request`: the reply, or a coroutine that returns it."""
 Fields = TypeVar("Fields")
-"""What a shell's calls of the HTTP interface return: a dict, or a coroutine that returns it."""
+"""The result of a shell's calls of the HTTP interface: a dict, or a coroutine that returns it."""
 
 
 class Target(ABC, Generic[Sent, Published]):
@@ -45,20 +45,20 @@ class Target(ABC, Generic[Sent, Published]):
     ) -> Sent:
         """Send a message and return its `Confirm`, without waiting for the confirm itself.
 
-        It waits only while the window is full. A str is sent as text, bytes as they are, and everything else as JSON.
+        It waits only while the window is full. A str is sent as text, bytes unchanged, and everything else as JSON.
         The options, with durations in seconds:
 
-        - `type`: the content type, instead of the one that follows from the body.
+        - `type`: the content type, instead of the one derived from the body.
         - `headers`: headers of the application.
         - `delay`: how long before the message is delivered. `ttl`: how long until it expires.
         - `key`: the ordering key. Messages with the same key are delivered one at a time, in order.
         - `priority`: from 0 to 9, by default 4. Messages with a higher priority are delivered first.
         - `unique`: a unique name. While a message with this name waits in the queue, no other one is stored.
-          `unique_until="delivered"` frees the name at the first delivery, and not only when the message is settled.
+          `unique_until="delivered"` frees the name at the first delivery, not when the message is settled.
         - `replace`: a name. The message replaces the waiting message with this name, unless that one and those it
           replaced have waited for `replace_max` seconds.
         - `batch`: the id of a batch. When `batch_size` messages of it are stored and all of them are settled, the queue
-          `batch_to` gets a report; at least one message of the batch must give these two.
+          `batch_to` gets a report; at least one message of the batch must have these two.
         - `idempotency_key`: a message that is published again with the same key, within the queue's
           `idempotency_window`, is stored once. With other content it is refused with status 422.
         - `seq`: the number of the message. A client with a `producer` numbers all messages for a queue in ascending
@@ -96,29 +96,29 @@ class BaseQueue(Target[Sent, Published], Generic[Sent, Published, Arriving, Answ
     def consume(self, prefetch: int = PREFETCH, *, group: str | None = None) -> Arriving:
         """Subscribe to the queue and return its messages: `for message in queue.consume(): …`.
 
-        `prefetch` is how many deliveries may be unsettled at once. `group` names an independent reader of the queue.
+        `prefetch` is the maximum number of unsettled deliveries. `group` names a consumer group of the queue.
         """
         headers = {"x-ks-group": group} if group else {}
         messages: Arriving = self.client.subscribe(self.destination, prefetch, headers)
         return messages
 
     def request(self, body: content.Body, *, timeout: float = 30, headers: Mapping[str, str] | None = None) -> Answered:
-        """Send a message and return the answer, which is the value that a worker's handler returned.
+        """Send a message and return the reply, which is the value that a worker's handler returned.
 
-        Raise Unknown if there is no answer within `timeout` seconds.
+        Raise Unknown if there is no reply within `timeout` seconds.
         """
         answer: Answered = self.client.request(self.destination, body, timeout, dict(headers or {}))
         return answer
 
     def info(self) -> Fields:
-        """Return the counts of the queue's messages, and its options, as the HTTP interface has them."""
+        """Return the counts of the queue's messages, and its options, as the HTTP interface does."""
         return self._call("GET")
 
     def keys(self, *, limit: int = 20, by: str = "waiting", group: str = "") -> Fields:
         """Return the keys with the most messages that wait, or with `by="in_flight"` in flight, as `GET …/keys` does.
 
-        The result has their number, `total`, and a list of at most `limit` of them, `keys`; of the reading group
-        `group` if it is given.
+        The result has their number, `total`, and a list of at most `limit` of them, `keys`; of the group `group` if it
+        is given.
         """
         return self._call("GET", f"/keys?limit={limit}&by={by}&group={quote(group, safe='')}")
 
@@ -130,27 +130,27 @@ class BaseQueue(Target[Sent, Published], Generic[Sent, Published, Arriving, Answ
         return self._call("POST", "/pause", {"deliver": deliver, "publish": publish})
 
     def resume(self) -> Fields:
-        """End what `pause` began, and return what is paused now."""
+        """Undo `pause`, and return what is paused now."""
         return self._call("POST", "/resume")
 
     def undo(self, *, limit: int = 1000, within: float | None = None, id: str | None = None, group: str = "") -> Fields:
-        """Bring back messages that were acked, popped or purged, if the queue's log still has them.
+        """Restore messages that were acked, popped or purged, if the queue's log still has them.
 
         At most `limit` messages are restored: those that were settled in the last `within` seconds, or the one
-        with this `id`; of the reading group `group` if it is given. Return how many messages are `restored`, were
+        with this `id`; of the group `group` if it is given. Return how many messages are `restored`, were
         `gone` or had `expired`, and whether there is `more`.
         """
         return self._call("POST", "/undo", _without_none({"limit": limit, "within": within, "id": id, "group": group}))
 
     def purge(self, *, keep: bool = False) -> Fields:
-        """Drop all messages that are ready or delayed, and return how many those were.
+        """Drop all messages that are ready or delayed, and return how many.
 
         The messages are erased from the disk, unless `keep=True` keeps them for `undo`.
         """
         return self._call("POST", "/purge", {"keep": keep})
 
     def redrive(self, *, to: str | None = None, limit: int | None = None, id: str | None = None) -> Fields:
-        """Move dead letters back to the queues that they were in, or to the queue `to`.
+        """Move dead letters back to the queues they came from, or to the queue `to`.
 
         At most `limit` of them are moved, or only the one with this `id`. Return how many were `moved`, how many
         `stayed` by the reason, and whether there is `more`.
@@ -166,9 +166,9 @@ class BaseEvent(Target[Sent, Published], Generic[Sent, Published, Arriving]):
     """An event, as one client uses it."""
 
     def subscribe(self, prefetch: int = PREFETCH, *, filter: str = "") -> Arriving:
-        """Return the messages that are published from now on. Those published during a lost connection are missed.
+        """Return the messages that are published from now on. Those published without a connection are missed.
 
-        With a `filter`, such as `"region = 'eu' AND priority >= 5"`, only those whose headers pass it.
+        With a `filter`, such as `"region = 'eu' AND priority >= 5"`, only those whose headers match it.
         """
         headers = {"selector": filter} if filter else None
         messages: Arriving = self.client.subscribe(self.destination, prefetch, headers, acked=False)
@@ -176,7 +176,7 @@ class BaseEvent(Target[Sent, Published], Generic[Sent, Published, Arriving]):
 
 
 class BaseTransaction:
-    """Messages to publish and messages to ack, all or nothing. They are committed at the end of the `with` block."""
+    """Publishes and acks messages atomically, at the end of the `with` block."""
 
     def __init__(self, client: Any, messages: Sequence[BaseMessage[Any]]) -> None:
         self._client = client
@@ -196,5 +196,5 @@ class BaseTransaction:
 
 
 def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a call's body without those that are not given."""
+    """Return the fields of a call's body without those that are None."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -1,7 +1,7 @@
 """The client for threads, without an event loop. It has the same names as `curbstone_client`, without `await`.
 
 Threads may share a client. After a fork, the child's copy of a client makes its own connections. gevent and eventlet
-work, because the client uses nothing but the sockets, locks and threads of the standard library.
+work, because the client only uses sockets, locks and threads of the standard library.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Client(base.ClientBase[Queue]):
     _consumer: LockedConsumer
 
     def _set_up(self) -> None:
-        """Set up the state of a client that has no connections: a new one, or the copy in a forked child."""
+        """Set up the state of a client without connections: a new one, or the copy in a forked child."""
         _clients.add(self)
         self.lock = threading.RLock()
         self._room = threading.Condition(self.lock)
@@ -95,7 +95,7 @@ class Client(base.ClientBase[Queue]):
     # ------------------------------------------------------------ life
 
     def connect(self) -> None:
-        """Connect. Raise CantConnect or NotAllowed. If the connection is lost later, the client connects again."""
+        """Connect. Raise CantConnect or NotAllowed. If the connection is lost later, the client reconnects."""
         self._publishing().wait_up()
 
     def close(self, timeout: float = base.CLOSE_TIMEOUT_S) -> None:
@@ -125,7 +125,7 @@ class Client(base.ClientBase[Queue]):
         try:
             self.connect()
         except ClientError:
-            self.close(0)  # otherwise the connection's thread would continue dialling
+            self.close(0)  # otherwise the connection's thread would continue to connect
             raise
         return self
 
@@ -182,8 +182,8 @@ class Client(base.ClientBase[Queue]):
     ) -> Callable[[H], H]:
         """Decorate a handler of a queue's messages, which `run` then calls in `parallel` threads.
 
-        `sync_worker.Worker` says how deliveries end. `group` names an independent reader of the queue. `prefetch` is
-        how many unsettled messages the client holds, by default twice `parallel`.
+        `sync_worker.Worker` says how deliveries end. `group` names a consumer group of the queue. `prefetch` is how
+        many unsettled messages the client holds, by default twice `parallel`.
         """
 
         def register(handler: H) -> H:
@@ -205,7 +205,7 @@ class Client(base.ClientBase[Queue]):
     def send(
         self, destination: str, body: content.Body, more: str, type: str | None, seq: int | None, is_keyed: bool
     ) -> Confirm:
-        """Send one message, without waiting for its confirm. Wait only while the window is full."""
+        """Send a message without waiting for its confirm. Wait only while the window is full."""
         with self.lock:
             if self._out is None or self._is_closed:
                 self._publishing()
@@ -226,21 +226,21 @@ class Client(base.ClientBase[Queue]):
             return Messages(self._consumer, subscription, self.lock)
 
     def answer(self, message: Message, result: content.Body) -> None:
-        """Send an answer to the sender of a request."""
+        """Send a reply to the sender of a request."""
         named, data = base.answer_headers(message, result)
         with self.lock:
             sent = self._consumer.send(named, data)
         sent.result()
 
     def commit(self, sends: Sequence[tuple[dict[str, str], bytes]], messages: Sequence[Message]) -> None:
-        """Send messages and ack others, all or nothing. All of it is on disk when this returns."""
+        """Send messages and ack others atomically. All of it is on disk when this returns."""
         self._consuming().wait_up()
         with self.lock:
             outcome = self._consumer.commit(sends, messages)
         outcome.result()
 
     def request(self, destination: str, body: content.Body, timeout: float, headers: dict[str, str]) -> Message:
-        """Send a message and return its answer. Raise Unknown if there is none within `timeout` seconds."""
+        """Send a message and return its reply. Raise Unknown if there is none within `timeout` seconds."""
         self._consuming().wait_up()
         correlation = uuid.uuid4().hex
         named, data = base.send_headers(destination, body, headers=headers)
@@ -297,7 +297,7 @@ class Client(base.ClientBase[Queue]):
         self._replied.notify_all()
 
     def _after_fork(self) -> None:
-        """Start again in the forked child, because the connections and everything sent so far belong to the parent."""
+        """Reset the client in a forked child, because the connections and everything sent belong to the parent."""
         for connection in (self._out, self._in):
             if connection is not None:
                 connection.forget()

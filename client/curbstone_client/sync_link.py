@@ -1,4 +1,4 @@
-"""The socket of a link, with a thread: dials, reads, writes, and dials again."""
+"""The socket of a link, with a thread: connects, reads, writes, and reconnects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CLOSE_S_MAX = 2.0
 
 
 class Connection:
-    """The connections of one link, one after the other, and their thread. The client's `lock` guards the link."""
+    """The successive connections of one link, with their thread. The client's `lock` guards the link."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Connection:
                 self._news.wait(left)
 
     def close(self) -> None:
-        """Send what was written, then end the connection."""
+        """Send the output, then close the connection."""
         with self._lock:
             self._stop.set()
             self._link.is_closing = True
@@ -100,20 +100,20 @@ class Connection:
             self._link.give_up(self._connect_timeout)
 
     def _changed(self) -> None:
-        """Wake the thread, because there is something to send. Any thread calls this, holding the lock."""
+        """Wake the thread to send output. Called on any thread, under the lock."""
         if not self._awake:
             self._awake = True
             self._waker.send(b"x")
 
     def _ask(self) -> None:
-        """Ask for another token in a thread, so that the connection continues meanwhile."""
+        """Get another token in a thread, so that the connection continues in the meantime."""
         threading.Thread(target=self._renew, name="curbstone token", daemon=True).start()
 
     def _renew(self) -> None:
         try:
             token = self._link.token()
         except Exception:
-            token = None  # the application's function failed; it is asked again while the old login lasts
+            token = None  # the application's function failed; it is called again while the old login lasts
         with self._lock:
             self._link.renew(token)
 
@@ -171,10 +171,7 @@ class Connection:
                         return "the server closed the connection"
 
     def _turn(self, connected: socket.socket) -> tuple[float, str]:
-        """Send the output there is.
-
-        Return for how many seconds the thread may wait, and why the connection must end (empty if it need not).
-        """
+        """Send the output. Return how many seconds the thread may wait, and why the connection must end, or ""."""
         link = self._link
         while True:
             with self._lock:
@@ -190,7 +187,7 @@ class Connection:
                 try:
                     self._unsent = self._unsent[connected.send(self._unsent) :]
                 except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                    # The thread waits until the socket takes more, so new output need not wake it: it stays `_awake`.
+                    # The thread waits until the socket is writable, so new output need not wake it: it stays `_awake`.
                     return wait_s, ""
             if failure is not None:
                 return 0, str(failure)

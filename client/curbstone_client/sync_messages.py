@@ -1,4 +1,4 @@
-"""Messages with threads: one after the other, and how each ends."""
+"""Messages with threads, and how they are settled."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class Ended(Outcome):
         self._owner = owner
 
     def result(self, timeout: float | None = None) -> None:
-        """Wait until it is on disk. Raise the refusal, or Unknown if there is no answer within `timeout` seconds."""
+        """Wait until it is on disk. Raise the refusal, or Unknown if there is no reply within `timeout` seconds."""
         if not wait_for(self, self._owner.lock, timeout):
             raise Unknown(f"no answer within {timeout:g} s; it may still arrive")
         self.check()
 
 
 class LockedConsumer(Consumer[Ended]):
-    """A consumer whose methods that messages and subscriptions call take the client's lock."""
+    """A consumer that takes the client's lock in methods that messages and subscriptions call."""
 
     def widen(self, subscription: Subscription, prefetch: int) -> None:
         with self.owner.lock:
@@ -88,7 +88,7 @@ class LockedConsumer(Consumer[Ended]):
 
 
 class Message(BaseMessage[Ended]):
-    """One delivery of a message. `with message` acks it at the end, and gives it back if the block raises."""
+    """A delivery of a message. `with message` acks it at the end, and requeues it if the block raises."""
 
     __slots__ = ()
 
@@ -122,7 +122,7 @@ class Messages(Iterator[Message]):
         self._consumer.widen(self.subscription, count)
 
     def established(self, timeout: float | None = None) -> None:
-        """Wait until the server has the subscription. Messages that are sent to an event after that are delivered."""
+        """Wait until the server has the subscription. Later messages to an event are delivered."""
         if not wait_for(self.subscription.established, self._lock, timeout):
             raise Unknown(f"not subscribed within {timeout:g} s")
         self.subscription.established.check()
@@ -159,7 +159,7 @@ class Messages(Iterator[Message]):
             return message
 
     def close(self) -> None:
-        """End the subscription. Messages that were not handed out yet go back to the queue."""
+        """End the subscription. Messages that were not handed out return to the queue."""
         self._consumer.unsubscribe(self.subscription)
 
     def __enter__(self) -> Messages:
@@ -203,7 +203,7 @@ class Batches(Iterator["Batch"]):
 
 
 class Batch(Sequence[Message]):
-    """Messages to be settled together. Leaving `with` acks all of them, or gives them back if the block raises."""
+    """Messages that are settled together. Leaving `with` acks all of them, or requeues them if the block raises."""
 
     def __init__(self, messages: list[Message]) -> None:
         self._messages = messages
@@ -217,7 +217,7 @@ class Batch(Sequence[Message]):
     def ack(self, timeout: float | None = None) -> None:
         """Ack all messages; the acks are on disk when this returns.
 
-        If a delivery has ended already, the others are acked all the same, and Stale is raised at the end.
+        If a delivery has ended already, the others are still acked, and Stale is raised at the end.
         """
         stale: Stale | None = None
         outcomes: set[Ended] = set()

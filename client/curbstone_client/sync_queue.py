@@ -1,4 +1,4 @@
-"""What an application of the client for threads publishes to and consumes from: queues, events and transactions."""
+"""Queues, events and transactions with threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Queue(_Target, BaseQueue[Confirm, Stored, Messages, Message, dict[str, Any
         return int(found["seq"])
 
     def delete(self) -> None:
-        """Delete the queue and all it holds."""
+        """Delete the queue with all its messages."""
         self._call("DELETE")
 
 
@@ -43,7 +43,7 @@ class Event(_Target, BaseEvent[Confirm, Stored, Messages]):
 
 
 class Transaction(BaseTransaction):
-    """Messages to publish and messages to ack, all or nothing. They are committed at the end of the `with` block."""
+    """Publishes and acks messages atomically, at the end of the `with` block."""
 
     def __enter__(self) -> Transaction:
         return self
@@ -51,7 +51,7 @@ class Transaction(BaseTransaction):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit; all is on disk when this returns. If the block raised, commit nothing and give the messages back."""
+        """Commit; all is on disk when this returns. If the block raised, commit nothing and requeue the messages."""
         if error is None:
             try:
                 self._client.commit(self.sends, self._messages)

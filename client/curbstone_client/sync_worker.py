@@ -1,4 +1,4 @@
-"""Workers for threads: they call a handler for each message, until the process is asked to stop."""
+"""Workers for threads: they call a handler for each message, until they are stopped."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class Worker(BaseWorker):
-    """Hands a queue's messages to a handler, in `parallel` threads.
+    """Calls a handler for the messages of a queue, in `parallel` threads.
 
-    If the handler returns, the message is acked; the value it returned is sent to the sender of a request. If it
-    raises, the message is redelivered after 1, 2, 4 … 300 s (give or take 15 %), the server keeps the error's text with
-    it, and logs the error with its traceback. If it raises `Reject`, the message moves to the dead-letter queue; if
-    it raises `Retry`, the message is redelivered after that delay.
+    If the handler returns, the message is acked; the returned value is the reply of a request. If it raises, the
+    message is redelivered after 1, 2, 4 … 300 s (± 15 %), the server keeps the error's text with it, and the error is
+    logged with its traceback. If it raises `Reject`, the message is dead-lettered; if it raises `Retry`, the message is
+    redelivered after that delay.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Worker(BaseWorker):
         try:
             warning = poison_warning(self._queue, self._client.queue(self._queue).info())
         except ClientError:
-            return  # no HTTP, or no right to look; the warning is only a hint
+            return  # no HTTP, or no right; the warning is only a hint
         if warning:
             log.warning("%s", warning)
 

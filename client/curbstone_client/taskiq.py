@@ -1,7 +1,7 @@
 """taskiq on Curbstone: `broker = CurbstoneBroker("http://localhost:8080", project="shop")`.
 
-The server delays a task by its label `delay` (seconds). Tasks with a higher label `priority` (0 to 9) go first.
-A task is acked when taskiq decides (`--ack-type`). The tasks that a worker had when it died are delivered again.
+The server delays a task by its label `delay` (seconds). Tasks with a higher label `priority` (0 to 9) are first.
+A task is acked when taskiq decides (`--ack-type`). The unacked tasks of a crashed worker are redelivered.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CurbstoneBroker(AsyncBroker):
     def __init__(
         self, url: str | None = None, *, queue: str = "taskiq", prefetch: int = PREFETCH, **settings: Any
     ) -> None:
-        """Take the queue's name and the `settings` of `curbstone_client.Client`. `startup` connects."""
+        """`settings` are those of `curbstone_client.Client`. `startup` connects."""
         super().__init__()
         self.client = Client(url, **settings)
         self._queue = queue
@@ -61,4 +61,4 @@ async def _ack(message: Message) -> None:
     try:
         await message.ack()
     except Stale:
-        log.info("the connection of %r was lost while it was worked on; it is delivered again", message)
+        log.info("the connection was lost while %r was processed; it is redelivered", message)

@@ -5,7 +5,7 @@ In a `conftest.py`::
     pytest_plugins = ["curbstone_client.testing"]
 
 `curbstone_server` is one server for all tests of a run. `curbstone_project` is the name of a new project for each test,
-so that no test sees the queues of another.
+so that tests do not see the queues of others.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ class Server:
         return f"stomp://{self._addresses['stomp']}"
 
     def kill(self) -> None:
-        """Kill the server, as a crash would, to see what the application does then."""
+        """Kill the server, like a crash."""
         self._process.kill()
         self._end()
 
     def stop(self) -> None:
-        """Stop the server, as an operator would."""
+        """Stop the server, like an operator."""
         self._process.terminate()
         self._end()
 
     def start(self) -> None:
-        """Start the server again after `kill` or `stop`, with the same data and at the same addresses."""
+        """Restart the server after `kill` or `stop`, with the same data and at the same addresses."""
         self._start()
 
     def _start(self) -> None:

@@ -1,7 +1,7 @@
 """The client's side of a WebSocket (RFC 6455) as a stream of bytes: the handshake, and payloads in and out. Pure.
 
-STOMP is one stream, whatever messages it is cut into, so the limits of messages and fragments are ignored here. The
-output of a flush is one masked binary message, or several if it is large. The mask is applied as one XOR of two large
+STOMP is one stream, however it is split into messages, so message and fragment boundaries are ignored here. The output
+of a flush is one masked binary message, or several if it is large. The mask is applied as one XOR of two large
 integers, which is fast without an extension.
 """
 
@@ -16,13 +16,13 @@ from curbstone_client.errors import CantConnect, ClientError, NotAllowed, detail
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _HEAD_BYTES_MAX = 64 * 1024
 _MESSAGE_BYTES = 64 * 1024
-"""The output is cut into messages of at most this size, because a server limits the size of those it takes."""
+"""The output is split into messages of at most this size, because servers limit the size of messages."""
 
 _CLOSE, _PING, _PONG = 8, 9, 10
 
 
 class BadFrame(Exception):
-    """The server sent bytes that are no valid WebSocket frame."""
+    """The server sent an invalid WebSocket frame."""
 
 
 def request(authority: str, path: str, key: bytes, token: str | None) -> bytes:
@@ -47,20 +47,20 @@ def new_key() -> bytes:
 
 
 def response(data: bytes, key: bytes) -> bytes | None:
-    """Check the server's answer to the handshake, and return the bytes that follow it in `data`.
+    """Check the server's response to the handshake, and return the bytes that follow it in `data`.
 
-    Return None while the answer is incomplete. Raise ClientError if the server refused.
+    Return None while the response is incomplete. Raise ClientError if the server refused.
     """
     end = data.find(b"\r\n\r\n")
     if end < 0:
         if len(data) > _HEAD_BYTES_MAX:
-            raise CantConnect("the server's answer to the handshake has no end")
+            raise CantConnect("the server's response to the handshake is too long")
         return None
     status_line, *lines = data[:end].decode("latin-1").split("\r\n")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     words = status_line.split(" ", 2)
     if len(words) < 2 or not words[0].startswith("HTTP/1."):
-        raise CantConnect("this is no HTTP server")
+        raise CantConnect("this is not an HTTP server")
     if words[1] != "101":
         raise refused(status_line, data[end + 4 :], headers.get("retry-after", ""))
     if headers.get("sec-websocket-accept", "") != base64.b64encode(hashlib.sha1(key + _GUID).digest()).decode():
@@ -69,7 +69,7 @@ def response(data: bytes, key: bytes) -> bytes | None:
 
 
 def refused(status_line: str, body: bytes, retry_after: str) -> ClientError:
-    """Return the error for a handshake that was answered with a status other than 101."""
+    """Return the error for a response to a handshake with a status other than 101."""
     words = status_line.split(" ", 2)
     detail = detail_of(body)
     text = f"the server answered {' '.join(words[1:])}" + (f": {detail}" if detail else "")
@@ -101,15 +101,15 @@ def _masked(first: int, data: bytes) -> bytes:
 
 
 class Decoder:
-    """Takes the bytes that a server sends, and returns the payloads of its messages as one stream."""
+    """Decodes the payloads of a server's messages as one stream."""
 
     def __init__(self) -> None:
         self._held = b""
         self._payload_left = 0
         self.close_reason: str | None = None
-        """Why the server closed the WebSocket; None while it has not."""
+        """Why the server closed the WebSocket; None while it is open."""
         self.replies: list[bytes] = []
-        """Frames to be sent: pongs, and the answer to a close. The caller clears the list."""
+        """Frames to send: pongs, and the reply to a close. The caller clears the list."""
 
     def feed(self, data: bytes) -> bytes:
         """Return the payload in these bytes; raise BadFrame."""
@@ -158,7 +158,7 @@ class Decoder:
 
 
 def _head(data: bytes, pos: int) -> tuple[int, int]:
-    """Return where the payload of the frame at `pos` starts, and its length. -1 means that the head is incomplete."""
+    """Return the start and the length of the payload of the frame at `pos`. -1 means that the head is incomplete."""
     size = len(data)
     if size - pos < 2:
         return -1, 0

@@ -1,7 +1,7 @@
-"""STOMP 1.2 as a client writes and reads it. Pure: bytes in, frames out.
+"""STOMP 1.2 in a client. Pure: bytes in, frames out.
 
 Nearly all frames of a server are RECEIPTs and MESSAGEs, so both are parsed in few steps: a run of RECEIPTs takes one
-split, and of a MESSAGE only the header `content-length` is looked for, which says where its body ends.
+split, and of a MESSAGE only the header `content-length` is searched, which tells where its body ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ So is a body with a NUL byte, which would end the frame otherwise.
 
 
 class WireError(Exception):
-    """The server sent bytes that are no valid frame."""
+    """The server sent an invalid frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ Item = Receipts | Delivery | Other
 
 
 def escape(text: str) -> str:
-    """Return the name or value of a header, escaped as in STOMP 1.2. Raise ValueError if it has a NUL."""
+    """Escape the name or value of a header as in STOMP 1.2. Raise ValueError if it has a NUL."""
     if "\\" in text:
         text = text.replace("\\", "\\\\")
     if ":" in text:
@@ -64,7 +64,7 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Return the name or value of a header without its escapes."""
+    """Unescape the name or value of a header."""
     if "\\" not in text:
         return text
     first, *rest = text.split("\\\\")
@@ -96,7 +96,7 @@ def connect(headers: Mapping[str, str]) -> bytes:
 
 
 def parse_head(lines: bytes) -> dict[str, str]:
-    """Return the headers of a head without its command line. If a name is repeated, the first one counts."""
+    """Parse the headers of a head without its command line. If a name is repeated, the first one counts."""
     headers: dict[str, str] = {}
     for line in lines.decode("utf-8", "replace").split("\n"):
         name, colon, value = line.partition(":")
@@ -106,9 +106,9 @@ def parse_head(lines: bytes) -> dict[str, str]:
 
 
 class Parser:
-    """Cuts the bytes that a server sends into frames.
+    """Splits the bytes of a server into frames.
 
-    The frames do not depend on how the bytes were cut, except that a run of RECEIPTs may come in several parts.
+    The frames do not depend on how the bytes were split, except that a run of RECEIPTs may come in several parts.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Parser:
     def _cut(self, data: bytes, items: list[Item]) -> tuple[int, int]:
         """Append the complete frames to `items`.
 
-        Return where the incomplete one starts, and how many bytes it lacks at least.
+        Return where the incomplete one starts, and how many bytes are missing at least.
         """
         pos = 0
         size = len(data)
@@ -152,7 +152,7 @@ class Parser:
             blank = data.find(b"\n\n", pos)
             if blank < 0:
                 if size - pos > _HEAD_BYTES_MAX:
-                    raise WireError("the server sent a head without an end")
+                    raise WireError("the server sent a head that is too long")
                 return pos, 1
             start = blank + 2
             at = data.find(_LENGTH, pos, blank)
@@ -166,7 +166,7 @@ class Parser:
                 try:
                     end = start + int(data[at:line])
                 except ValueError:
-                    raise WireError("the server sent a content-length that is no number") from None
+                    raise WireError("the server sent a content-length that is not a number") from None
                 if end >= size:
                     return pos, end + 1 - size
                 if data[end]:
@@ -199,5 +199,5 @@ def _other(lines: bytes, body: bytes) -> Other:
     command, _, rest = lines.partition(b"\n")
     name = command.decode("latin-1").removesuffix("\r")
     if name not in ("CONNECTED", "ERROR", "RECEIPT", "MESSAGE"):
-        raise WireError(f"the server sent {name[:40]!r}, which is no frame of a server")
+        raise WireError(f"the server sent {name[:40]!r}, which is not a frame of a server")
     return Other(name, parse_head(rest), body)

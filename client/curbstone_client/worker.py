@@ -1,4 +1,4 @@
-"""The part of a worker that both shells share: its settings, and how a handled message ends."""
+"""The part of a worker that both shells share: its settings, and how messages are settled."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ log = logging.getLogger("curbstone_client")
 Handler = Callable[[Any], Any]
 
 SLOW_STOP_S = 1.0
-"""After so long, a stop that waits for running handlers is reported."""
+"""After so long, a stop that waits for running handlers is logged."""
 SLOW_STOP = "stopping: handlers are still running; another signal ends the process at once, and their messages return"
 
 
 class BaseWorker:
-    """Hands a queue's messages to a handler."""
+    """Calls a handler for the messages of a queue."""
 
     def __init__(
         self, client: Any, queue: str, handler: Handler, group: str | None, parallel: int, prefetch: int | None
@@ -37,7 +37,7 @@ class BaseWorker:
         return self._messages
 
     def stop(self) -> None:
-        """Take no more messages. Those that no handler has begun go back to the queue."""
+        """Take no more messages. Those that no handler has begun return to the queue."""
         messages, self._messages = self._messages, None
         if messages is not None:
             self._client.end(messages)
@@ -48,9 +48,9 @@ class BaseWorker:
         self._give_back(message, error)
 
     def _not_ended(self, message: BaseMessage[Any], error: ClientError) -> None:
-        """Log that a handled message could not be answered or acked."""
+        """Log that a handled message could not be replied to or acked."""
         if isinstance(error, Stale):
-            text = "%s: the connection of %r was lost while it was handled; it is delivered again"
+            text = "%s: the connection was lost while %r was handled; it is redelivered"
             log.info(text, self._queue, message)
         else:
             log.warning("%s: %r was handled, but could not be answered or acked: %s", self._queue, message, error)
@@ -66,7 +66,7 @@ class BaseWorker:
 
 
 def log_failure(queue: str, message: BaseMessage[Any], error: BaseException) -> None:
-    """Log that a handler raised this error: with its traceback, unless the handler says by it how the delivery ends."""
+    """Log the error of a handler, with its traceback unless it is a `Reject` or a `Retry`."""
     if isinstance(error, Exception) and not isinstance(error, Reject | Retry):
         log.error("%s: the handler failed for %r", queue, message, exc_info=error)
     else:
@@ -74,8 +74,8 @@ def log_failure(queue: str, message: BaseMessage[Any], error: BaseException) -> 
 
 
 def poison_warning(queue: str, info: Mapping[str, Any]) -> str | None:
-    """Return a warning to log if a message that always fails would be redelivered for ever; None if it would not."""
+    """Return a warning if a message that always fails would be redelivered forever, or None."""
     options = info.get("options", info)
     if options.get("max_tries") or options.get("dead_letter"):
         return None
-    return f"queue {queue} has neither max_tries nor dead_letter: a message that always fails is redelivered for ever"
+    return f"queue {queue} has neither max_tries nor dead_letter: a message that always fails is redelivered forever"

@@ -1,7 +1,7 @@
 // The client of Curbstone for browsers, Node.js, Deno and Bun: STOMP 1.2 through the WebSocket /stomp.
 //
-// A delivery belongs to its connection: settling it later does nothing, and the message is delivered again. How what is published
-// outlives a connection is in publishing.js.
+// A delivery belongs to its connection: settling it later does nothing, and the message is redelivered. publishing.js has how
+// published messages survive reconnects.
 
 import { Refused, Reject, Retry, Unknown } from "./errors.js";
 import { frame, join, Parser } from "./frames.js";
@@ -14,7 +14,7 @@ const SILENT_MS_MAX = 20_000;
 const RETRY_MS_MIN = 50;
 const RETRY_MS_MAX = 5_000;
 const REFUSED_RETRY_MS = 30_000;
-const RENEW_AFTER = 0.8; // of the time that a login has left
+const RENEW_AFTER = 0.8; // of the remaining time of a login
 const RENEW_MS_MIN = 1_000;
 const RENEW_MS_MAX = 86_400_000;
 const RENEW_AGAIN_MS = 5_000;
@@ -28,7 +28,7 @@ const SERVERS = new Set([
   ...["x-batch", "x-batch-size", "x-batch-to"],
 ]);
 
-/** A message as it was delivered. */
+/** A delivered message. */
 export class Message {
   #raw;
 
@@ -46,7 +46,7 @@ export class Message {
     this.timestamp = new Date(Number(headers.timestamp ?? 0));
   }
 
-  /** What the application gave as headers. */
+  /** The headers of the application. */
   get headers() {
     const named = Object.entries(this.#raw).filter(([name]) => !SERVERS.has(name));
     return Object.fromEntries(named.map(([name, value]) => [name.startsWith(PREFIX) ? name.slice(PREFIX.length) : name, value]));
@@ -61,10 +61,10 @@ export class Message {
   }
 }
 
-/** A client of one server, which may have several addresses. It connects on first use, and again by itself whenever the connection is lost. */
+/** A client of one server, which may have several addresses. It connects on first use, and reconnects when the connection is lost. */
 export class Client {
   #urls;
-  #turn = 0; // which of them
+  #turn = 0; // the index of the current one
   #term = 0; // the highest term of the servers that it was connected to
   #options;
   #socket = null;
@@ -72,18 +72,18 @@ export class Client {
   #isClosed = false;
   #parser = new Parser();
   #retryMs = RETRY_MS_MIN;
-  #notBeforeMs = 0; // the server wants no other try for so long
-  #why = ""; // why the connection ends, as far as is known
-  #heardAt = 0;
+  #notBeforeMs = 0; // the server's Retry-After
+  #why = ""; // why the connection ends, if known
+  #receivedAt = 0;
   #beat = null;
-  #retry = null; // the timer, while there is no connection
+  #retry = null; // the timer, while not connected
   #renewal = null;
   #number = 0;
   #output = [];
   #bodyMax = Infinity;
   #publisher;
   #subscriptions = new Map(); // id → { request, deliver, stop }
-  #handling = new Set(); // what handlers of workers do just now
+  #handling = new Set(); // the running handlers of workers
 
   /**
    * `url`: an address, or a list of addresses that are tried in turn. `options`: project, token (text, or a function that may be async and is asked at each connection), onFull ("wait" or
@@ -112,8 +112,8 @@ export class Client {
   }
 
   /**
-   * Call `handler` with what is published to an event from now on; with a `filter`, such as "region = 'eu'", only with messages
-   * whose headers pass it. Returns { stop() }.
+   * Call `handler` with each message that is published to an event from now on; with a `filter`, such as "region = 'eu'", only with
+   * those whose headers match it. Returns { stop() }.
    */
   subscribe(event, handler, { filter } = {}) {
     return this.#subscribe(this.#destination("topic", event), { ack: "auto", prefetch: 100, filter }, handler);
@@ -121,8 +121,8 @@ export class Client {
 
   /**
    * Call `handler` with each message of a queue, `parallel` at a time. If it returns, the message is acked. If it throws, the
-   * error is reported to the console, and the message is delivered again after 1, 2, 4 … 300 s, give or take 15 %; see Reject
-   * and Retry. `group` names an independent reader of the queue. Returns { stop() }.
+   * error is reported to the console, and the message is redelivered after 1, 2, 4 … 300 s (± 15 %); see Reject and Retry.
+   * `group` names a consumer group of the queue. Returns { stop() }.
    */
   worker(queue, handler, { group, parallel = 1, prefetch = 2 * parallel } = {}) {
     const waiting = [];
@@ -130,7 +130,7 @@ export class Client {
     const next = () => {
       while (running < parallel && waiting.length) {
         const delivery = waiting.shift();
-        if (delivery.socket !== this.#socket) continue; // its connection is gone, and it is delivered again
+        if (delivery.socket !== this.#socket) continue; // its connection is lost, and it is redelivered
         running += 1;
         const handling = this.#handle(queue, delivery, handler).finally(() => {
           this.#handling.delete(handling);
@@ -151,7 +151,7 @@ export class Client {
     return this.#subscribe(this.#destination("queue", queue), { ack, prefetch, group }, deliver, giveBack);
   }
 
-  /** Take nothing more, wait until what is in hand is done and what was published has ended, and disconnect. */
+  /** Take no more messages, wait for running handlers and unconfirmed messages, and disconnect. */
   async close(timeoutMs = 10_000) {
     for (const { stop } of this.#subscriptions.values()) stop();
     const done = Promise.allSettled(this.#handling).then(() => Promise.allSettled(this.#publisher.ends()));
@@ -220,7 +220,7 @@ export class Client {
     const { subscription, ack } = received.headers;
     const found = this.#subscriptions.get(subscription);
     if (found) callOut(() => found.deliver(new Message(received), received.headers));
-    else if (ack) this.#write(frame("NACK", { id: ack, "x-delta-t": 0 })); // unsubscribed meanwhile
+    else if (ack) this.#write(frame("NACK", { id: ack, "x-delta-t": 0 })); // unsubscribed in the meantime
   }
 
   async #handle(queue, { message, ack, socket }, handler) {
@@ -240,7 +240,7 @@ export class Client {
     this.#settle(socket, settling);
   }
 
-  /** Settle a delivery, unless its connection is gone: then it is delivered again. */
+  /** Settle a delivery, unless its connection is lost: then it is redelivered. */
   #settle(socket, bytes) {
     if (socket === this.#socket && this.#isUp) this.#write(bytes);
   }
@@ -249,14 +249,14 @@ export class Client {
 
   #write(bytes) {
     if (!this.#socket && !this.#retry) this.#connect();
-    if (!this.#isUp) return; // what matters is sent at CONNECTED
+    if (!this.#isUp) return; // pending frames are sent at CONNECTED
     if (this.#output.push(bytes) === 1) queueMicrotask(() => this.#flush());
   }
 
   #flush() {
     const output = this.#output;
     this.#output = [];
-    // Cut, for a server takes no message that is larger than a body and its headers.
+    // Split, because a server accepts no message that is larger than a body with its headers.
     if (output.length && this.#isUp) {
       const bytes = join(output);
       for (let at = 0; at < bytes.length; at += 65_536) this.#socket.send(bytes.subarray(at, at + 65_536));
@@ -275,7 +275,7 @@ export class Client {
     this.#socket = socket;
     this.#parser = new Parser();
     this.#why = "";
-    this.#heardAt = Date.now();
+    this.#receivedAt = Date.now();
     this.#beat = setInterval(() => this.#tick(), BEAT_MS / 2);
     socket.onopen = () => this.#greet(socket);
     socket.onmessage = ({ data }) => socket === this.#socket && this.#received(data);
@@ -297,14 +297,14 @@ export class Client {
     if (socket === this.#socket && socket.readyState === 1) socket.send(frame("CONNECT", headers));
   }
 
-  /** A word for the server, and the end of a connection that is silent, also before it is one. */
+  /** Send a heart-beat, and close a connection over which nothing arrives, also during its handshake. */
   #tick() {
-    if (Date.now() - this.#heardAt > SILENT_MS_MAX) this.#lost(`the server was silent for ${SILENT_MS_MAX / 1000} s`);
+    if (Date.now() - this.#receivedAt > SILENT_MS_MAX) this.#lost(`nothing received from the server for ${SILENT_MS_MAX / 1000} s`);
     else if (this.#isUp) this.#socket.send(new Uint8Array([10]));
   }
 
   #received(data) {
-    this.#heardAt = Date.now();
+    this.#receivedAt = Date.now();
     const bytes = typeof data === "string" ? new TextEncoder().encode(data) : new Uint8Array(data);
     for (const received of this.#parser.feed(bytes)) {
       if (received.command === "MESSAGE") this.#message(received);
@@ -335,7 +335,7 @@ export class Client {
     this.#publisher.up((headers["x-features"] ?? "").split(",").includes("numbers"));
   }
 
-  /** Log in again in time, where the login ends and there is a function to ask for another token. */
+  /** Renew the login in time, if it expires and a function can return another token. */
   #renewBefore({ "x-expires-in": leftMs }) {
     if (leftMs !== undefined && typeof this.#options.token === "function") this.#renewIn(Number(leftMs) * RENEW_AFTER);
   }
@@ -346,14 +346,14 @@ export class Client {
       let secret;
       try {
         secret = await this.#options.token();
-      } catch {} // the application's function failed; it is asked again as long as the login counts
+      } catch {} // the application's function failed; it is called again while the login is valid
       if (socket !== this.#socket || !this.#isUp) return;
       if (secret) this.#write(frame("SEND", { destination: "/session/token", receipt: "token" }, new TextEncoder().encode(secret)));
       else this.#renewIn(RENEW_AGAIN_MS);
     }, Math.min(Math.max(ms, RENEW_MS_MIN), RENEW_MS_MAX));
   }
 
-  /** The server ends the connection. Of what it names the end is known; all else is sent again. */
+  /** The server ends the connection. The message that it names has failed; all others are sent again. */
   #error({ headers, body }) {
     const text = new TextDecoder().decode(body).trim() || headers.message;
     const refused = new Refused(text, Number(headers["x-error-code"] ?? 400));
@@ -363,7 +363,7 @@ export class Client {
     this.#publisher.refused(headers["receipt-id"], refused);
   }
 
-  /** The login was looked at and is wrong: what waits for it is told, and a token that stays the same is not tried at once. */
+  /** The login is wrong: pending calls fail, and an unchanged token is not tried again at once. */
   #refuse(refused) {
     if (typeof this.#options.token !== "function") this.#notBeforeMs = REFUSED_RETRY_MS;
     this.#publisher.endAll(refused);

@@ -1,7 +1,7 @@
-"""Reads the tar archive of a backup, one file after the other.
+"""Reads the tar archive of a backup, file by file.
 
-It reads what `source.archive` writes: files, and pax headers with a path, a size and an offset. All other kinds of
-entries are refused, because `tarfile` spends far more memory, time or disk on some of them than the archive has bytes.
+It supports what `source.archive` writes: files, and pax headers with a path, a size and an offset. All other kinds of
+entries are refused, because some of them take far more memory, time or disk in `tarfile` than the archive has bytes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def entries(stream: Reader) -> Iterator[Entry]:
                 raise _ended()
         name = pax.get("path", header.name)
         if header.type not in _FILE or any(key.startswith("GNU.sparse.") for key in pax):
-            raise BackupError(f"it has {name[:200]!r}, which is not a file, or has holes")
+            raise BackupError(f"it has {name[:200]!r}, which is not a file, or is sparse")
         size = _number(pax["size"]) if "size" in pax else header.size
         content = Content(stream, size)
         yield Entry(name, size, _number(pax.get(OFFSET, "0")), content)
@@ -83,9 +83,9 @@ def _header(stream: Reader) -> tarfile.TarInfo | None:
     try:
         header = tarfile.TarInfo.frombuf(block + _exactly(stream, _BLOCK - len(block)), "utf-8", "surrogateescape")
     except tarfile.TarError as error:
-        raise BackupError(f"it is no archive, or ends in the middle: {error}") from None
+        raise BackupError(f"it is not an archive, or is truncated: {error}") from None
     if header.size < 0:
-        raise BackupError(f"it has {header.name[:200]!r} with a size below 0")
+        raise BackupError(f"it has {header.name[:200]!r} with a negative size")
     return header
 
 
@@ -98,7 +98,7 @@ def _pax(data: bytes) -> dict[str, str]:
         end = at + _number(length.decode("ascii", "replace"))
         key, equals, value = data[at + len(length) + 1 : end].partition(b"=")
         if not equals or end > len(data) or not value.endswith(b"\n"):
-            raise BackupError("it has a pax header that is malformed")
+            raise BackupError("it has a malformed pax header")
         found[key.decode("utf-8", "replace")] = value[:-1].decode("utf-8", "replace")
         at = end
     return found
@@ -106,7 +106,7 @@ def _pax(data: bytes) -> dict[str, str]:
 
 def _number(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise BackupError(f"it has a header with {text[:40]!r} for a number")
+        raise BackupError(f"it has a header with the bad number {text[:40]!r}")
     return int(text)
 
 
@@ -129,4 +129,4 @@ def _exactly(stream: Reader, size: int) -> bytes:
 
 
 def _ended() -> BackupError:
-    return BackupError("it ends in the middle")
+    return BackupError("it is truncated")

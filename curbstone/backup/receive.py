@@ -1,7 +1,7 @@
-"""Writes a received backup to disk, and reads a backup. Every byte is compared with its checksum on the way.
+"""Writes a received backup to disk, and reads a backup. All checksums are verified on the way.
 
-A directory is written under a temporary name, and gets its own name when all of it is on disk and correct. So a backup
-that exists under its name is complete, whenever a process was killed.
+A directory is written under a temporary name, and renamed when it is on disk and correct. So a backup that exists under
+its name is complete, even after a crash.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ class Unpacked(NamedTuple):
 def receive(stream: Reader, target: Path, since: Path | None = None) -> dict[str, object]:
     """Write an archive as a directory and return its index.
 
-    Raise BackupError, TargetTaken or OSError, and then leave nothing. `since` is an earlier backup that this one
+    Raise BackupError, TargetTaken or OSError, and leave no files then. `since` is an earlier backup that this one
     continues. Unchanged files are hard links to it, or copies.
     """
     with _made(target) as partial:
         sums = extract(stream, partial, since)
         while stream.read(PIECE_BYTES):
-            pass  # at the end of the reply the server is done with it, and another backup can begin
+            pass  # at the end of the reply the server has finished it, and another backup can begin
         _write(partial / SUMS, encode_sums(sums))
         index = decode_index((partial / INDEX).read_bytes())
     return index
 
 
 def extract(stream: Reader, into: Path, since: Path | None = None) -> dict[str, str]:
-    """Write the files of an archive below a directory, durably. Return their checksums, after comparing them."""
+    """Write the files of an archive below a directory, durably. Return their checksums after verifying them."""
     found: dict[str, str] = {}
     sums: dict[str, str] | None = None
     for entry in entries(stream):
@@ -87,7 +87,7 @@ def extract(stream: Reader, into: Path, since: Path | None = None) -> dict[str, 
 
 
 def _take_whole(old: Path, path: Path, size: int) -> str:
-    """Take over a file of the earlier backup that has not changed; return its checksum."""
+    """Reuse an unchanged file of the earlier backup; return its checksum."""
     digest = digest_of(old, size)
     if old.stat().st_size == size:
         with suppress(OSError):  # on another file system, or on one without hard links
@@ -137,13 +137,13 @@ def _compare(sums: dict[str, str], found: dict[str, str]) -> None:
 
 
 def present_parts(folder: Path) -> dict[str, tuple[int, str]]:
-    """Return the size and checksum of each file of a backup, by name, after comparing all of it with its checksums."""
+    """Return the size and checksum of each file of a backup, by name, after verifying all checksums."""
     sums = verify(folder)
     return {name: ((folder / name).stat().st_size, digest) for name, digest in sums.items() if name != INDEX}
 
 
 def verify(folder: Path) -> dict[str, str]:
-    """Compare a backup with its checksums, and return them. Raise BackupError."""
+    """Verify the checksums of a backup, and return them. Raise BackupError."""
     names = [INDEX, *(path.relative_to(folder).as_posix() for path in (folder / DATA).rglob("*") if path.is_file())]
     try:
         for name in (SUMS, INDEX):
@@ -151,14 +151,14 @@ def verify(folder: Path) -> dict[str, str]:
         sums = decode_sums((folder / SUMS).read_bytes())
         decode_index((folder / INDEX).read_bytes())
     except FileNotFoundError as error:
-        raise BackupError(f"it has no {Path(str(error.filename)).name}, so it is no backup") from None
+        raise BackupError(f"it has no {Path(str(error.filename)).name}, so it is not a backup") from None
     _compare(sums, {name: digest_of(folder / name) for name in names})
     return sums
 
 
 @contextmanager
 def unpacked(source: str, beside: Path) -> Iterator[Unpacked]:
-    """Yield the contents of a backup, copied to a place next to `beside`. The caller may change or move the copy."""
+    """Yield a copy of the contents of a backup, in a directory next to `beside`. The caller may change or move it."""
     work = beside.with_name(beside.name + PARTIAL)
     shutil.rmtree(work, ignore_errors=True)
     with private_files():
@@ -192,7 +192,7 @@ def _unpack(source: str, work: Path) -> None:
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Have only this process's user read the files that it makes meanwhile, as those that a server makes."""
+    """Create files in the block that only this process's user can read, as a server does."""
     before = os.umask(0o077)
     try:
         yield
@@ -201,14 +201,14 @@ def private_files() -> Iterator[None]:
 
 
 def check_free(target: Path) -> None:
-    """Raise TargetTaken if something is where a backup is to go."""
+    """Raise TargetTaken if the target of a backup exists."""
     if target.exists():
         raise TargetTaken(f"{target} exists already; name a new one")
 
 
 @contextmanager
 def _made(target: Path) -> Iterator[Path]:
-    """Yield a directory that is renamed to `target` if the block succeeds, and is removed if it fails."""
+    """Yield a directory that is renamed to `target` if the block succeeds, and removed if it fails."""
     check_free(target)
     partial = target.with_name(target.name + PARTIAL)
     shutil.rmtree(partial, ignore_errors=True)

@@ -30,17 +30,17 @@ _DEFAULTS = QueueOptions()
 
 
 Unpack = Callable[[Path], AbstractContextManager[Unpacked]]
-"""Yields the contents of a backup in a place next to a path. They may be changed or moved there."""
+"""Yields the contents of a backup in a directory next to a path. They may be changed or moved."""
 
 
 def restore(unpack: Unpack, target: Path) -> dict[str, object]:
-    """Make a new data directory from a backup, and return the index of the backup.
+    """Create a data directory from a backup, and return the index of the backup.
 
     The directory gets its name only when it is complete.
     Raise BackupError or TargetTaken.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise TargetTaken(f"{target} exists already, and is not empty: move it away, or name a new directory")
+        raise TargetTaken(f"{target} exists and is not empty: move it away, or name a new directory")
     with unpack(target) as (data, index):
         data.rename(target)
         sync_path(target.parent)
@@ -48,9 +48,9 @@ def restore(unpack: Unpack, target: Path) -> dict[str, object]:
 
 
 def restore_queue(unpack: Unpack, target: Path, name: QueueName, new_name: QueueName) -> list[int]:
-    """Put one queue of a backup into a data directory on which no server runs, or which does not exist yet.
+    """Restore one queue of a backup into a data directory on which no server runs, or which does not exist yet.
 
-    The queue is a new one there: it has another uid, so its messages have other ids, and no event is bound to it.
+    It becomes a new queue there: it has a new uid, so its messages have new ids, and no event is bound to it.
     Return the sizes of its files. Raise BackupError, NotInBackup or TargetTaken.
     """
     with unpack(target) as (data, _index):
@@ -61,14 +61,14 @@ def restore_queue(unpack: Unpack, target: Path, name: QueueName, new_name: Queue
             with suppress(FileExistsError):
                 disk.make_dir(QUEUES)
             if _is_there(disk, new_name):
-                raise TargetTaken(f"there is a queue {new_name} in {target} already")
+                raise TargetTaken(f"queue {new_name} exists in {target} already")
             return _put(disk, target, found, new_name)
         finally:
             disk.close()
 
 
 def _finish(data: Path) -> None:
-    """Let the engine do what it does at a start: apply the journal and committed staged transactions to the queues."""
+    """Start the engine once, which applies the journal and committed staged transactions to the queues."""
 
     async def open_and_close() -> None:
         host = AsyncioHost(asyncio.get_running_loop(), threads=2)
@@ -95,7 +95,7 @@ def _directory_of(data: Path, name: QueueName) -> Path:
                     return data / QUEUES / entry
     finally:
         disk.close()
-    raise NotInBackup(f"there is no queue {name} in the backup")
+    raise NotInBackup(f"queue {name} is not in the backup")
 
 
 def _is_there(disk: OsDisk, name: QueueName) -> bool:

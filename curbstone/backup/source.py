@@ -1,8 +1,8 @@
-"""The server's side of a backup: the files as they are at one instant, sent while the server continues.
+"""The server's side of a backup: a snapshot of the files, sent while the server continues.
 
-No job is under way on the disk then (see `core.snapshots`), and each file gets a second name (a hard link) in
-`.backup` of the data directory. This takes as long as a few syncs, and publishers notice nothing else. Files that a
-queue drops meanwhile keep their room on the disk until the backup was sent.
+No disk job is running at the snapshot (see `core.snapshots`), and each file gets a hard link in `.backup` of the data
+directory. This takes as long as a few syncs, and publishers notice nothing else. Files that a queue drops in the
+meantime take disk space until the backup is sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from curbstone.core.snapshots.snapshot import Content, contents, hold
 
 FOLDER = ".backup"
 WAIT_MS = 2000
-"""How long publishers may have to wait for other work on the disk to end."""
+"""How long publishers may have to wait for the end of other disk jobs."""
 TRIES = 5
 STALLED_MS = 300_000
 
@@ -39,7 +39,7 @@ logger = logging.getLogger("curbstone")
 
 
 class Kept(NamedTuple):
-    """A file of the snapshot: its path in the data directory, how many of its bytes count, and where it is kept."""
+    """A file of the snapshot: its path in the data directory, the number of valid bytes, and the path of its link."""
 
     path: str
     size: int
@@ -61,7 +61,7 @@ class Backups:
     ) -> None:
         """Take a snapshot. The archive that `on_done` gets must be closed. Raise Conflict if another one is open."""
         if self._is_busy:
-            raise Conflict("another backup is under way; there is one at a time")
+            raise Conflict("another backup is running; only one at a time is supported")
         self._is_busy = True
         self._take({path: PresentPart(*each) for path, each in had.items()}, on_done, TRIES)
 
@@ -87,7 +87,7 @@ class Backups:
             return job
 
         def closed() -> None:
-            # Another may begin at once: it will wait for the removal of what this one kept, as for any other job.
+            # Another one may begin at once: it waits for the removal of these files, as for any other job.
             self._is_busy = False
 
         def over() -> None:
@@ -99,7 +99,7 @@ class Backups:
                 facts = {**self._facts(files), "taken": taken_at.isoformat(timespec="milliseconds")}
                 on_done(None, Archive(self._host, self._root, archive(facts, files, had), closed, over))
             elif isinstance(error, TimeoutError) and tries > 1:
-                over()  # if it was the disk that took too long, the logs are held; the next try holds them again
+                over()  # if the disk took too long, the logs are held; the next attempt holds them again
                 self._host.call_later(WAIT_MS, lambda: self._take(had, on_done, tries - 1))
             else:
                 closed()
@@ -120,9 +120,9 @@ class Backups:
 
 
 class Archive:
-    """A backup that is being sent. It is given up if the client reads nothing for `STALLED_MS`.
+    """A backup that is being sent. It is aborted if the client reads nothing for `STALLED_MS`.
 
-    `closed` is called when it is closed, and `over` when the files that it kept are removed.
+    `closed` is called when it is closed, and `over` when its links are removed.
     """
 
     def __init__(
@@ -144,17 +144,17 @@ class Archive:
 
     def _watch(self, reads: int) -> None:
         if self._reads == reads:
-            logger.warning("a backup was read no further for %d s, and is given up", STALLED_MS // 1000)
+            logger.warning("a backup is aborted: its client has read nothing for %d s", STALLED_MS // 1000)
             self.close()
         elif not self._is_closed:
             seen = self._reads
             self._host.call_later(STALLED_MS, lambda: self._watch(seen))
 
     def read(self) -> bytes:
-        """Return the next piece, empty at the end. This blocks; call it from one thread at a time. Raise OSError."""
+        """Return the next piece, empty at the end. Blocks; call it on one thread at a time. Raise OSError."""
         self._reads += 1
         if self._is_closed:
-            raise OSError(errno.ETIMEDOUT, "the backup was given up")
+            raise OSError(errno.ETIMEDOUT, "the backup was aborted")
         return next((piece for piece in self._pieces if piece), b"")
 
     def close(self) -> None:
@@ -166,12 +166,12 @@ class Archive:
 
 
 def clear(root: Path) -> None:
-    """Remove the files that a backup keeps, also those that a killed process left. This blocks."""
+    """Remove the links of a backup, also those of a killed process. Blocks."""
     shutil.rmtree(root / FOLDER, ignore_errors=True)
 
 
 def _keep(root: Path, wanted: list[Content]) -> list[Kept]:
-    """Give each file a second name, or copy it if it will be overwritten. This blocks; no other job may run."""
+    """Link each file, or copy it if it will be overwritten. Blocks; no other job may run."""
     clear(root)
     folder = root / FOLDER
     folder.mkdir(mode=0o700)
@@ -218,7 +218,7 @@ def archive(facts: Mapping[str, object], files: list[Kept], had: Mapping[str, Pr
             while left:
                 piece = opened.read(min(PIECE_BYTES, left))
                 if not piece:
-                    raise OSError(errno.EIO, f"{file.path} has fewer bytes than it had")
+                    raise OSError(errno.EIO, f"{file.path} was truncated")
                 hashed.update(piece)
                 left -= len(piece)
                 yield piece
@@ -229,7 +229,7 @@ def archive(facts: Mapping[str, object], files: list[Kept], had: Mapping[str, Pr
 
 
 def _known(read: Callable[[int], bytes], had: PresentPart | None, size: int) -> tuple[int, hashlib._Hash]:
-    """Return how many bytes of a file the receiver has, and their hash. It is 0 if its checksum does not match."""
+    """Return how many bytes of a file the receiver has, and their hash; 0 if its checksum does not match."""
     if had is None or not 0 < had.size <= size:
         return 0, hashlib.sha256()
     hashed = hashlib.sha256()

@@ -128,7 +128,7 @@ def judge(disk: DiskCheck, account: Account) -> tuple[str, bool]:
         f"{confirmed:,} confirmed message{'s' * (confirmed != 1)}, {counted(len(account.kills), 'kill')}, nothing lost"
     )
     if disk.doubts:
-        return f"NOT TO BE BELIEVED: {kept}; but {disk.doubts[0]}", False
+        return f"UNRELIABLE: {kept}; but {disk.doubts[0]}", False
     return f"PASSED: {kept}", True
 
 

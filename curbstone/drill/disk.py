@@ -1,7 +1,7 @@
-"""How long a disk takes to make something durable, and reasons not to trust it.
+"""Measures the syncs of a disk, and checks whether they can be trusted.
 
-No program can prove that a disk keeps what it confirmed; only a power cut can refute it. A program can see which file
-system it is, and whether a sync takes as long as such a device must need.
+No program can prove that a disk keeps what it has synced; only a power cut can refute it. A program can see the type of
+the file system, and whether a sync takes a plausible time for the device.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from curbstone.process.file_system import doubts, file_system_of
 BLOCK = bytes(range(256)) * 16
 ROOM_BYTES = 4 * 1024 * 1024
 ROTATION_S = 1e-3
-"""A sync of a rotating disk that takes less than this has not reached the disk."""
+"""A faster sync of a rotating disk has not reached the disk."""
 
 
 @dataclass
 class DiskCheck:
-    """What was measured and found. Times are in seconds."""
+    """The result. Times are in seconds."""
 
     file_system: str = "?"
     syncs_s: list[float] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     """Reasons why a confirmed write is not durable on this disk."""
     remarks: list[str] = field(default_factory=list)
-    """Findings that are odd but may be right."""
+    """Unusual findings that may be right."""
 
 
 def check_disk(directory: Path, seconds: float) -> DiskCheck:
-    """Write and sync one block after the other for so many seconds. Raise OSError."""
+    """Write and sync blocks for `seconds`. Raise OSError."""
     found = DiskCheck()
     path = directory / "sync-check"
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -55,14 +55,14 @@ def check_disk(directory: Path, seconds: float) -> DiskCheck:
     found.doubts = doubts(found.file_system, typical_s)
     if is_rotating(directory) and typical_s < ROTATION_S:
         found.remarks.append(
-            f"the system calls the disk a rotating one, and a sync takes {typical_s * 1e3:.2f} ms: a virtual disk,"
-            " a cache on battery, or not true"
+            f"the system reports a rotating disk, but a sync takes {typical_s * 1e3:.2f} ms: a virtual disk,"
+            " a battery-backed cache, or syncs that are not made"
         )
     return found
 
 
 def is_rotating(directory: Path) -> bool:
-    """Return whether the system says that the directory is on a rotating disk."""
+    """Return whether the system reports that the directory is on a rotating disk."""
     device = os.stat(directory).st_dev
     base = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
     for path in (base / "queue/rotational", base / "../queue/rotational"):

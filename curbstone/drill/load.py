@@ -1,8 +1,8 @@
-"""The load of `curbstone drill`: a server that is killed again and again, its clients, and their account.
+"""The load of `curbstone drill`: a server that is killed repeatedly, its clients, and their record.
 
-Every message has a value of its own, from which its body is derived. A message that got no answer is sent again under a
-new value. So after everything was drained, the account shows which messages were lost, were delivered again after their
-ack was confirmed, were changed, or were never sent.
+Every message has a unique value, from which its body is derived. A message without a reply is sent again under a new
+value. So after the queue is drained, the record shows which messages were lost, redelivered after their ack was
+confirmed, changed, or never sent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def body_of(value: str) -> bytes:
 
 @dataclass
 class Account:
-    """What the clients did and saw. Times are in seconds since the beginning. Any thread may add to it."""
+    """The record of the clients. Times are in seconds since the start. Thread-safe."""
 
     started: float = field(default_factory=time.perf_counter)
     sent: set[str] = field(default_factory=set)
@@ -54,10 +54,10 @@ class Account:
     """For each value, the life of the server in which its ack was confirmed."""
     refused: int = 0
     confirms: list[tuple[float, float]] = field(default_factory=list)
-    """When each confirm arrived, and after how long."""
+    """The time of each confirm, and its latency."""
     kills: list[float] = field(default_factory=list)
     starts: list[tuple[float, float]] = field(default_factory=list)
-    """When the server was started, and after how long it was ready."""
+    """The time of each start of the server, and how long it took."""
     wrong: list[str] = field(default_factory=list)
     bytes_most: int = 0
 
@@ -73,17 +73,17 @@ class Account:
         elif body != body_of(value):
             self.wrong.append(f"changed: message {value}")
         elif self.settled.get(value, life) < life:
-            self.wrong.append(f"delivered again after its ack was confirmed: message {value}")
+            self.wrong.append(f"redelivered after its ack was confirmed: message {value}")
         self.delivered.add(value)
         return value
 
     def close(self) -> None:
-        """Count confirmed messages that were never delivered as lost. Call this after everything was drained."""
+        """Count confirmed messages that were never delivered as lost. Call this after the queue is drained."""
         self.wrong += [f"lost: message {value}" for value in sorted(self.confirmed - self.delivered)]
 
 
 class Server:
-    """The server that is drilled. A life is the time from one start to the next kill."""
+    """The server under test. A life is the time from a start to the next kill."""
 
     def __init__(self, directory: Path, account: Account) -> None:
         self.data = directory / "data"
@@ -120,7 +120,7 @@ class Server:
         """Kill the server. It must have been alive until now."""
         assert self._process is not None
         if self._process.poll() is not None:
-            self._account.wrong.append(f"the server ended by itself, with code {self._process.returncode}")
+            self._account.wrong.append(f"the server exited unexpectedly with code {self._process.returncode}")
         self._process.kill()
         self._process.wait()
         assert self._process.stdout is not None
@@ -128,18 +128,18 @@ class Server:
         self._account.kills.append(self._account.now())
 
     def wait_for_start_after(self, life: int) -> None:
-        """Wait until the server was started again after this life, or `end` was called."""
+        """Wait until the server is restarted after this life, or `end` is called."""
         with self._changed:
             self._changed.wait_for(lambda: self.life > life or self.is_over, TIMEOUT_S)
 
     def end(self) -> None:
-        """Note that the server will not be started again."""
+        """Declare that the server will not be restarted."""
         with self._changed:
             self.is_over = True
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Measure the queue's directory, to compare it with the cap. Files that vanish meanwhile do not count."""
+        """Measure the queue's directory, to compare it with the cap. Files that disappear do not count."""
         for directory in (self.data / "queues").glob("*"):
             before = _sizes(directory)
             after = _sizes(directory)
@@ -167,7 +167,7 @@ def _first_line(process: subprocess.Popen[str], stdout: IO[str]) -> str:
 
 
 class Clients:
-    """Producers and a consumer, each in a thread of its own, through all lives of a server."""
+    """Producers and a consumer, each in its own thread, through all lives of a server."""
 
     def __init__(self, server: Server, account: Account) -> None:
         self._server = server
@@ -183,7 +183,7 @@ class Clients:
             thread.start()
 
     def finish(self) -> bool:
-        """Stop sending, and drain everything. Return whether that ended in time."""
+        """Stop sending, and drain the queue. Return whether that was done in time."""
         self._done_sending.set()
         is_drained = self.is_drained.wait(2 * START_S_MAX)
         self._server.end()

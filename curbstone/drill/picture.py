@@ -1,4 +1,4 @@
-"""The picture of a drill as one self-contained SVG: how long confirms took, and what happened when."""
+"""The picture of a drill as a self-contained SVG: the latency of confirms, and a timeline."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _histogram(confirms_s: Sequence[float], syncs_s: Sequence[float], top: float
     most = max([*confirm, *sync, 1e-9])
     width = (WIDTH - LEFT - RIGHT) / len(confirm)
     scale = (bottom - top) / most
-    parts = [_text(LEFT, top - 12, "How long a confirm took (bars), and a bare write and sync of 4 KiB (line)")]
+    parts = [_text(LEFT, top - 12, "Latency of confirms (bars), and of a bare write and sync of 4 KiB (line)")]
     for place, share in enumerate(confirm):
         x, height = LEFT + place * width, share * scale
         parts.append(_bar(x + 1, bottom - height, width - 2, height, "confirm"))
@@ -102,7 +102,7 @@ def _timeline(account: Account, top: float, bottom: float) -> list[str]:
     most = max(counts) or 1
     span = WIDTH - LEFT - RIGHT
     width = span / COLUMNS
-    parts = [_text(LEFT, top - 12, "Confirms a second; each red line is a kill -9, the band behind it the restart")]
+    parts = [_text(LEFT, top - 12, "Confirms per second; each red line is a kill -9, the band after it the restart")]
     for when, took in account.starts:
         parts.append(_bar(LEFT + when / end * span, top, max(took / end * span, 1), bottom - top, "down"))
     for place, count in enumerate(counts):

@@ -1,7 +1,7 @@
-"""Finds out what the next start of the server would find in a data directory, by replaying each queue without writing.
+"""Replays each queue of a data directory without writing, to find out what the next start would recover.
 
-It runs the engine's own recovery on a disk that is only read: if recovery would cut or remove a file, nothing happens.
-Transactions that the journal has yet to bring into the logs count as if they were there.
+It runs the engine's own recovery on a read-only disk: if recovery would cut or remove a file, nothing happens.
+Transactions that are in the journal but not in the logs yet count as if they were in the logs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from curbstone.core.write_behind import WriteBehindDisk
 
 @dataclass
 class Revived:
-    """What would be pending in one queue. `transactions` are those that the journal has and the log does not."""
+    """The pending messages of one queue. `transactions` are those that are in the journal but not in the log."""
 
     live: int = 0
     """Messages that some group has not settled. Expired messages count until they are removed."""
@@ -51,7 +51,7 @@ class DryRecovery:
         self._shared = Shared(_IdleHost(), self._disk, SyncMode.parse("never"))
         self._recorded: dict[int, list[Recorded]] = {}
         self.highest_tx = 0
-        """The highest number of a transaction that the log of a queue has, of those that were replayed."""
+        """The highest number of a transaction in the logs of the replayed queues."""
 
     def read_journal(self) -> Journal:
         """Read the journal; call this before `queue`."""
@@ -83,7 +83,7 @@ class DryRecovery:
 
 
 def _take_part(state: QueueState, index: Index, part: Recorded, found: Revived) -> str:
-    """Apply a queue's part of a transaction in memory; return a text that says what it does."""
+    """Apply a queue's part of a transaction in memory; return a description."""
     settled = sum(len(index.settle_replayed(each)[2]) for each in part.settled)
     for message in part.messages:
         message.seq = state.next_seq
@@ -103,7 +103,7 @@ def _raise(error: Exception) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep recovery from logging the damage it finds, because the check finds and reports it, too."""
+    """Suppress the log of recovery, because the check itself reports the damage."""
     logger = logging.getLogger("curbstone.core")
     logger.disabled = True
     try:
@@ -113,7 +113,7 @@ def _quiet() -> Iterator[None]:
 
 
 class _UntouchedFile:
-    """A file that is never changed. Implements `core.disk.File`."""
+    """A read-only file. Implements `core.disk.File`."""
 
     def __init__(self, file: File) -> None:
         self.read = file.read
@@ -132,7 +132,7 @@ class _UntouchedFile:
 
 
 class _Untouched:
-    """A data directory that is never changed. Implements as much of `core.disk.Disk` as recovery uses."""
+    """A read-only data directory. Implements the part of `core.disk.Disk` that recovery uses."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

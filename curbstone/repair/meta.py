@@ -1,4 +1,4 @@
-"""Saves what can be saved of a queue's `meta`: all of it if a single bit is wrong, or else each value that is valid."""
+"""Restores a damaged `meta` of a queue: completely if a single bit is wrong, otherwise each value that is valid."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from curbstone.core.options import QueueOptions
 
 _DEFAULTS = QueueOptions()
 _BITS_TRIED = 8 * 4096
-"""In a larger file no wrong bit is looked for, because each bit would have to be tried."""
+"""The wrong bit is not searched in a larger file, because each bit would have to be tried."""
 
 
 def rebuilt_meta(disk: Disk, directory: str, uid: str) -> tuple[Meta, list[str]]:
-    """Return a `meta` made of what is valid in a damaged or missing one, and remarks for the operator."""
+    """Return a `meta` with the valid values of a damaged or missing one, and remarks for the operator."""
     data = _read(disk, f"{directory}/meta")
     meta = _with_one_bit_flipped(data, uid)
     if meta is not None:
@@ -55,7 +55,7 @@ def rebuilt_meta(disk: Disk, directory: str, uid: str) -> tuple[Meta, list[str]]
 
 
 def renamed(meta: Meta, uid: str, other: Meta) -> tuple[Meta, list[str]]:
-    """Return a `meta` with a new name for a queue whose name `other` has, too; and remarks for the operator.
+    """Return a `meta` with a new name for a queue whose name `other` has as well, and remarks for the operator.
 
     The event bindings stay with the other queue.
     """

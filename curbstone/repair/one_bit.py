@@ -1,4 +1,4 @@
-"""Finds the one wrong bit of a batch: CRC-32 is linear, so the difference of two CRCs tells which bit differs."""
+"""Finds a single wrong bit of a batch: CRC-32 is linear, so the difference of two CRCs identifies the bit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from curbstone.core.engine.recovery.salvage import BATCH_BYTES_TRIED, POLYNOMIAL
 
 
 def flipped_bit(data: bytes, salt: int) -> int | None:
-    """Return the one bit of a batch that is wrong (8 * byte + bit), or None if no single bit explains its CRC."""
+    """Return the single wrong bit of a batch (8 * byte + bit), or None if no single bit explains its CRC."""
     if len(data) > BATCH_BYTES_TRIED:
         return None
     difference = crc32(data[4:], salt) ^ int.from_bytes(data[:4], "little")

@@ -1,8 +1,8 @@
-"""Repairs what a start could not replay of a redo file.
+"""Repairs redo files that a start could not replay completely.
 
-Commits that their logs lack and that still fit are written to their segments. If other commits have taken their place
-since, or their segment is lost, their messages are saved as JSON lines that `curbstone send --jsonl` takes; they are
-not put back, because they may have been settled since. Then the redo file is moved to `damaged/`; nothing is deleted.
+Commits that are missing in their logs and still fit are written to their segments. If their position is used by other
+commits, or their segment is lost, their messages are saved as JSON lines for `curbstone send --jsonl`; they are not
+restored, because they may have been settled since. Then the redo file is moved to `damaged/`; nothing is deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from curbstone.repair.repair import DAMAGED_DIR, free_path, save_messages
 
 @dataclass
 class RedoPlan:
-    """What is done with one redo file."""
+    """The changes for one redo file."""
 
     kept: KeptRedo
     saved: dict[str, list[Message]] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class RedoPlan:
 
     @property
     def unrepairable(self) -> list[str]:
-        """Why the file has to stay where it is; it may be possible to read all of it another time."""
+        """Why the file can't be moved; it may become readable later."""
         return [f"{self.name}: {text}" for text in self.kept.contents.denied]
 
 
@@ -52,14 +52,14 @@ def plan_redo(disk: Disk) -> list[RedoPlan]:
 
 
 def write_fitting(disk: Disk, plans: list[RedoPlan]) -> None:
-    """Write the commits that still fit to their segments. Doing it again changes nothing."""
+    """Write the commits that still fit to their segments. Idempotent."""
     for made in plans:
         for path, parts in made.kept.fitting.items():
             write_parts(disk, path, parts)
 
 
 def finish(disk: Disk, root: Path, begun: list[RedoPlan]) -> list[RedoPlan]:
-    """Carry out what is left of the plans now that the queues are repaired; return all that was done."""
+    """Carry out the rest of the plans after the queues are repaired; return all changes."""
     plans = plan_redo(disk)
     write_fitting(disk, plans)  # to segments that have a header again
     for made, before in zip(plans, begun, strict=True):
@@ -69,7 +69,7 @@ def finish(disk: Disk, root: Path, begun: list[RedoPlan]) -> list[RedoPlan]:
 
 
 def _move(root: Path, made: RedoPlan) -> None:
-    """Save the messages that can't be put back, and move the file away, unless not all of it can be read."""
+    """Save the messages that can't be restored, and move the file away, unless part of it can't be read."""
     if made.unrepairable:
         return
     kept = root / DAMAGED_DIR

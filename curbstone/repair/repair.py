@@ -1,9 +1,9 @@
 """Repairs a damaged data directory: makes a plan, and carries it out. No server may run on the directory.
 
-A damaged segment is rewritten. Its good commits stay where they are, a commit in which a single bit is wrong is
-corrected, and lost stretches become empty commits. The old file is moved to `damaged/` in the data directory, as
-do the files that the server had set aside; nothing is deleted. Messages found in the files set aside are not put back,
-because they may have been settled since. They are written to a file of JSON lines that `curbstone send --jsonl` takes.
+A damaged segment is rewritten. Its intact commits keep their positions, a commit with a single wrong bit is corrected,
+and damaged ranges become empty commits. The old file is moved to `damaged/` in the data directory, like the files that
+the server had set aside; nothing is deleted. Messages in the files set aside are not restored, because they may have
+been settled since. They are saved as JSON lines for `curbstone send --jsonl`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _DEFAULTS = QueueOptions()
 
 @dataclass
 class NewFile:
-    """A file to be written in place of a damaged or missing one."""
+    """A file that replaces a damaged or missing one."""
 
     path: str
     data: bytes
@@ -61,7 +61,7 @@ class NewFile:
 
 @dataclass
 class Aside:
-    """A file that the server set aside, and the messages in it that the server could not read."""
+    """A file that the server set aside, with the messages that the server could not read."""
 
     path: str
     messages: list[Message]
@@ -78,7 +78,7 @@ class Plan:
     unrepairable: list[str] = field(default_factory=list)
     """Damage that can't be repaired."""
     directory_after: str = ""
-    """The new name of a directory that had been set aside."""
+    """The new name of a directory that was set aside."""
 
     @property
     def is_empty(self) -> bool:
@@ -98,14 +98,16 @@ def plan(disk: Disk) -> Iterator[Plan]:
             disk.list_dir(directory)
             meta = load_meta(disk, directory, _DEFAULTS)
         except NotADirectoryError:
-            yield Plan(directory, QueueName("default", f"unknown-{uid}"), unrepairable=[f"{directory} is no directory"])
+            yield Plan(
+                directory, QueueName("default", f"unknown-{uid}"), unrepairable=[f"{directory} is not a directory"]
+            )
             continue
         except MetaDamaged as error:
             later.append((entry, None, str(error)))
             continue
         if meta is None or meta.uid != uid:
             if holds_something(disk, directory, int(uid, 16)):
-                wrong = "is missing" if meta is None else f"is that of another directory, {meta.uid}"
+                wrong = "is missing" if meta is None else f"belongs to another directory, {meta.uid}"
                 later.append((entry, None, f"{directory}/meta {wrong}"))
         elif entry.endswith(TWIN_SUFFIX):
             later.append((entry, meta, f"{directory} was set aside"))
@@ -113,18 +115,18 @@ def plan(disk: Disk) -> Iterator[Plan]:
             whole.setdefault(meta.name, []).append(meta)
     taken: dict[QueueName, Meta] = {}
     for metas in whole.values():
-        if len(metas) > 1:  # the next start serves the directory that was written to last
+        if len(metas) > 1:  # the next start uses the directory that was written to last
             metas.sort(key=lambda meta: last_commit_ms(disk, f"{QUEUES}/{meta.uid}", int(meta.uid, 16)))
             later += [(meta.uid, meta, f"{QUEUES}/{meta.uid} is the older of two") for meta in metas[:-1]]
         taken[metas[-1].name] = metas[-1]
     for meta in taken.values():
         yield _plan_log(disk, Plan(f"{QUEUES}/{meta.uid}", meta.name), int(meta.uid, 16))
-    for entry, known, why in later:  # only now are all names known that are taken
+    for entry, known, why in later:  # only now all used names are known
         yield _plan_meta(disk, entry, known, why, taken)
 
 
 def _plan_meta(disk: Disk, entry: str, known: Meta | None, why: str, taken: dict[QueueName, Meta]) -> Plan:
-    """Return the plan for a queue whose `meta` is damaged, or whose name another directory has, too."""
+    """Return the plan for a queue whose `meta` is damaged, or whose name another directory has as well."""
     directory, uid = f"{QUEUES}/{entry}", entry[:12]
     meta, notes = (known, []) if known is not None else rebuilt_meta(disk, directory, uid)
     other = taken.get(meta.name)
@@ -143,7 +145,7 @@ def _plan_meta(disk: Disk, entry: str, known: Meta | None, why: str, taken: dict
 
 
 def _plan_log(disk: Disk, made: Plan, uid: int) -> Plan:
-    """Add to a plan what to do with the log. If a file of it can't be opened, nothing of that queue is repaired."""
+    """Add the changes of the log to a plan. If one of its files can't be opened, the queue is not repaired."""
     try:
         return _plan_segments(disk, made, uid)
     except OSError as error:
@@ -176,7 +178,7 @@ def _plan_segments(disk: Disk, made: Plan, uid: int) -> Plan:
 
 
 class _RepairedSegment:
-    """A segment as it will be after the repair; see the module's docstring."""
+    """A repaired segment; see the module's docstring."""
 
     def __init__(
         self,
@@ -199,7 +201,7 @@ class _RepairedSegment:
         self.log_start = header.log_start if header else 1
         data = bytearray(_read(disk, segment.path)[:end].ljust(end, b"\0"))
         if header is None:
-            self.notes.append(f"{segment.path}: none of it can be read")
+            self.notes.append(f"{segment.path}: unreadable")
             before = max((other.number for other, _ in chain.segments if other.number < segment.number), default=0)
             header = SegmentHeader(random_salt(), uid, segment.number, before, 0, 1, 1, last_batch + 1, 0)
             segment.salt = header.salt
@@ -219,7 +221,7 @@ class _RepairedSegment:
         self.data = bytes(data)
 
     def _fill(self, data: bytearray, start: int, stop: int, segment: Segment, next_batch: int) -> None:
-        """Correct the damaged stretch from `start` to `stop`, or fill it with empty commits."""
+        """Correct the damaged range from `start` to `stop`, or fill it with empty commits."""
         if _flip_wrong_bit(data, start, stop, segment.salt):
             mended = decode_batch_header(bytes(data[start : start + BATCH_BYTES]), 0)
             assert mended is not None
@@ -231,12 +233,12 @@ class _RepairedSegment:
         is_free = following is None or following.number > number
         filler = encode_filler(segment.salt, number, stop - start) if is_free else None
         next_seq = max([seq for place, seq in self._next_seqs.items() if place < start], default=0)
-        # Commits that the cleaner made hold old messages, so the numbers around them say nothing.
+        # Commits of the cleaner have old messages, so the numbers around them tell nothing.
         messages = following.first_seq - next_seq if following and next_seq else 0
         count = f", with {messages} message{'s' if messages > 1 else ''}" if messages > 0 else ""
         text = f"{segment.path}: bytes {start} to {stop} are lost{count}"
         if filler is None:
-            self.unrepairable.append(f"{text}, and their place can't be filled")
+            self.unrepairable.append(f"{text}, and their range can't be filled")
             return
         data[start:stop] = filler
         self.notes.append(text)
@@ -248,7 +250,7 @@ class _RepairedSegment:
 
 
 def _joined(holes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the stretches in order. Those that touch or overlap are joined."""
+    """Return the ranges in order. Adjacent and overlapping ones are merged."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted(holes):
         if joined and start <= joined[-1][1]:
@@ -259,7 +261,7 @@ def _joined(holes: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _flip_wrong_bit(data: bytearray, start: int, stop: int, salt: int) -> bool:
-    """Flip the one bit that makes this stretch a valid batch. Return False if there is no such bit."""
+    """Flip the single bit that makes this range a valid batch. Return False if there is none."""
     piece = bytes(data[start:stop])
     place = flipped_bit(piece, salt)
     if place is None:
@@ -287,7 +289,7 @@ def _aside(disk: Disk, path: str) -> Aside:
         return Aside(path, messages)
     scan = Scan(disk, Segment(0, path, header.salt, len(data), len(data)), header.next_batch - 1, is_active=False)
     is_stray = path.split("/")[1:] != [f"{header.uid:012x}", f"{header.number:010d}{ASIDE_SUFFIX}"]
-    for good in scan.batches():  # else these batches were read when the file was part of the log
+    for good in scan.batches():  # other batches were read when the file was part of the log
         messages += good.messages() if is_stray else []
     for start, stop in scan.holes:
         piece = bytearray(data[start:stop])
@@ -308,7 +310,7 @@ def _read(disk: Disk, path: str) -> bytes:
 
 
 def apply(root: Path, made: Plan) -> None:
-    """Carry out a plan. Wherever this is interrupted, each file is either as it was or as it will be. Raise OSError."""
+    """Carry out a plan. If this is interrupted, each file is either unchanged or repaired. Raise OSError."""
     kept = root / DAMAGED_DIR / Path(made.directory).name
     if made.files or made.asides:
         kept.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -337,7 +339,7 @@ def apply(root: Path, made: Plan) -> None:
 
 
 def save_messages(path: Path, messages: list[Message]) -> None:
-    """Write messages to a new file in the directory of a queue, as lines that `curbstone send --jsonl` takes."""
+    """Write messages to a new file in the directory of a queue, as JSON lines for `curbstone send --jsonl`."""
     saved = free_path(path)
     uid = path.parent.name
     lines = [

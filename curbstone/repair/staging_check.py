@@ -29,7 +29,7 @@ class CheckedStaging:
     committing: int = 0
     """Transactions whose commit the next start will finish."""
     committed: int = 0
-    """Ids of committed transactions that are remembered."""
+    """Stored ids of committed transactions."""
     damage: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -42,7 +42,7 @@ def check_staging(disk: Disk) -> CheckedStaging:
     except FileNotFoundError:
         return checked
     except NotADirectoryError:
-        checked.damage.append(f"{ROOT} is no directory (a link is not followed)")
+        checked.damage.append(f"{ROOT} is not a directory (symbolic links are not followed)")
         return checked
     committed = _check_committed(disk, checked)
     for name in names:
@@ -53,7 +53,7 @@ def check_staging(disk: Disk) -> CheckedStaging:
             if directory not in PATHS:
                 checked.notes.append(f"{directory}: left over")
         elif bytes.fromhex(name) in committed:
-            checked.notes.append(f"{directory}: committed, and not removed yet")
+            checked.notes.append(f"{directory}: committed, but not removed yet")
         else:
             _check_transaction(disk, directory, checked)
     return checked
@@ -70,10 +70,10 @@ def _check_committed(disk: Disk, checked: CheckedStaging) -> set[bytes]:
     known = {each.hashed for each in found} - {LOST}
     checked.committed = len(known)
     if ids.healed:
-        checked.damage.append(f"{PATHS[0]} is damaged in {ids.healed} places; the next start mends it from its copy")
+        checked.damage.append(f"{PATHS[0]} is damaged in {ids.healed} places; the next start repairs it from its copy")
     if lost:
         checked.damage.append(
-            f"{lost} ids in {PATHS[0]} are lost: what is committed again under one is published twice"
+            f"{lost} ids in {PATHS[0]} are lost: a transaction committed again under one is published twice"
         )
     return known
 
@@ -85,7 +85,7 @@ def _check_transaction(disk: Disk, directory: str, checked: CheckedStaging) -> N
         written = marker_file[0]
         marker = decode_marker(written)
         if marker is None:
-            text = "its checksum does not match: what was committed is not known, and none of it is published any more"
+            text = "its checksum does not match: it is unknown what was committed, and none of it is published"
             checked.damage.append(f"{directory}/{MARKER}: {text}")
             return
         half = written[: len(written) // 2]
@@ -105,7 +105,7 @@ def _check_transaction(disk: Disk, directory: str, checked: CheckedStaging) -> N
 
 
 def _end_of(disk: Disk, directory: str, file: PartFile) -> PartFile:
-    """Return a part with the checksum from the end of its file, as the markers of the first release have none."""
+    """Return a part with the checksum at the end of its file, because markers of the first release have none."""
     try:
         part = load_part(disk, directory, file.name)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""An engine around another one that makes spans of publishes and deliveries. It implements the same port.
+"""An engine that wraps another one and makes spans of publishes and deliveries. It implements the same port.
 
-All protocols go through the port, so all are traced alike, and a server without traces runs none of this code. Methods
-that are not defined here are passed on as they are. The trace of a message is read from its headers, and added if the
-message has none; nothing else of a message changes. Call all of it on the host's thread.
+All protocols use the port, so all are traced alike, and a server without traces runs none of this code. Methods that
+are not defined here are delegated. The trace of a message is read from its headers, and added if it has none; messages
+are not changed otherwise. Call everything on the host's thread.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class TracedBroker(BrokerPort):
         self._host = host
         self._tracer = tracer
         self._queues: WeakValueDictionary[Queue, TracedQueue] = WeakValueDictionary()
-        """The traced queues that are in use or have leases under way."""
+        """The traced queues that are in use or have open leases."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._broker, name)
 
     def _traced(self, queue: Queue) -> Queue:
-        """Return the traced queue around a queue.
+        """Return the traced queue of a queue.
 
-        There is only one for each, because leases may be settled over a connection other than the one that took them.
+        There is only one for each, because leases may be settled over a different connection.
         """
         found = self._queues.get(queue)
         if found is None:
@@ -81,7 +81,7 @@ class TracedBroker(BrokerPort):
         with published(spans):
             is_there = self._broker.reply(name, messages, spans.then(on_done))
         if not is_there:
-            spans.all_answered(NoSuchQueue("the connection that waited for it is gone"))
+            spans.all_answered(NoSuchQueue("the connection that waited for it is closed"))
         return is_there
 
     def transaction(self) -> Transaction:
@@ -123,7 +123,7 @@ class TracedTransaction:
         self._transaction.reject(self._settled(consumer, seqs, "reject"), seqs, error)
 
     def _settled(self, consumer: Consumer, seqs: Sequence[int], outcome: str) -> Consumer:
-        """Note which deliveries the commit settles; return the engine's own consumer."""
+        """Record the deliveries that the commit settles; return the engine's own consumer."""
         assert isinstance(consumer, TracedConsumer)
         self._settling.append((consumer, seqs, outcome))
         return consumer.inner

@@ -238,7 +238,7 @@ def test_killed_server_leaves_no_backup_and_releases_retained_files(tmp_path: Pa
             assert (tmp_path / "data" / ".backup").exists()
             code, said = here("backup", tmp_path / "b", "--server", server.url)
             assert code == 1
-            assert "another backup is under way" in said
+            assert "another backup is running" in said
             server.kill()
         server.restart()
         assert not (tmp_path / "data" / ".backup").exists()
@@ -307,7 +307,7 @@ def test_restore_does_not_overwrite_a_directory_with_content(tmp_path: Path) -> 
         backup(server, tmp_path / "another")
     code, said = here("restore", tmp_path / "b", tmp_path / "data")
     assert code == 1  # 6 would say that the backup is damaged
-    assert said.startswith(f"curbstone: {tmp_path / 'data'} exists already")
+    assert said.startswith(f"curbstone: {tmp_path / 'data'} exists and is not empty")
 
 
 def test_one_queue_can_be_restored_under_another_name(tmp_path: Path) -> None:
@@ -323,8 +323,8 @@ def test_one_queue_can_be_restored_under_another_name(tmp_path: Path) -> None:
     assert here(*command, "p/q", "--as", "p/old") == (0, "")
     code, said = here(*command, "p/q", "--as", "p/old")
     assert code == 1
-    assert said.startswith("curbstone: there is a queue p/old")
-    assert here(*command, "p/none") == (4, "curbstone: there is no queue p/none in the backup\n")
+    assert said.startswith("curbstone: queue p/old exists in")
+    assert here(*command, "p/none") == (4, "curbstone: queue p/none is not in the backup\n")
     with ServerProcess(tmp_path / "data") as server:
         assert bodies(server, "old") == ["one", "two"]
         assert bodies(server, "q") == ["one", "two", "later"]

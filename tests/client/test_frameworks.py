@@ -357,7 +357,7 @@ def test_celery_result_is_kept_until_it_is_read(server: ServerProcess) -> None:
                 connection.drain_events(timeout=WAIT_S_MAX)
             assert found[-1] == {"number": number}
             # It ends with its last consumer, and leaves nothing behind.
-            assert connection.transport.heard == {}
+            assert connection.transport.event_queues == {}
             assert connection.transport.state.exchanges["replies"]["table"] == []
     assert queues_of(server) == []
 

@@ -207,7 +207,7 @@ def test_a_publisher_that_waits_for_a_full_queue_warns_once(
             shell.settle(shell.take(messages), "ack")
         shell.flush()
     [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert re.match(rf"publishing to /queue/shop/{queue} waits until there is room: .*131072", warning)
+    assert re.match(rf"publishing to /queue/shop/{queue} waits until the queue has space: .*131072", warning)
 
 
 @pytest.mark.parametrize("name", SHELLS)

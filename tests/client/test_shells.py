@@ -106,7 +106,7 @@ def test_invalid_message_is_refused_at_the_call(shell: Shell, queue: str, bad: A
 def test_a_higher_priority_is_delivered_first(shell: Shell, queue: str) -> None:
     for priority in (None, 0, 9, 4, 12):
         shell.publish(queue, str(priority), priority=priority)
-    with pytest.raises(ValueError, match="priority must be a whole number from 0 to 9, not -1"):
+    with pytest.raises(ValueError, match="priority must be an integer from 0 to 9, not -1"):
         shell.publish(queue, "never", priority=-1)
     messages = shell.consume(queue)
     found = [shell.take(messages) for _ in range(5)]
@@ -119,7 +119,7 @@ def test_a_higher_priority_is_delivered_first(shell: Shell, queue: str) -> None:
 def test_duplicate_unique_name_is_skipped(shell: Shell, queue: str) -> None:
     first, again = shell.publish(queue, "1", unique="a:b"), shell.publish(queue, "2", unique="a:b")
     assert (first.repeated, again.repeated, again.id) == (False, True, first.id)
-    with pytest.raises(ValueError, match="unique_until is settled or delivered, beside unique, not 'x'"):
+    with pytest.raises(ValueError, match="unique_until must be settled or delivered, with unique, not 'x'"):
         shell.publish(queue, "3", unique="a", unique_until="x")
     shell.publish(queue, "4", unique="c", unique_until="delivered")
     messages = shell.consume(queue)

@@ -150,5 +150,5 @@ def test_refused_handshake_reports_the_server_response() -> None:
         websocket.response(b"HTTP/1.1 401 Unauthorized\r\n\r\nlog in", b"k")
     with pytest.raises(CantConnect, match="404"):
         websocket.response(b"HTTP/1.1 404 Not Found\r\n\r\n", b"k")
-    with pytest.raises(CantConnect, match="no HTTP server"):
+    with pytest.raises(CantConnect, match="not an HTTP server"):
         websocket.response(b"SSH-2.0\r\n\r\n", b"k")

@@ -169,7 +169,7 @@ def test_a_flipped_bit_in_a_part_is_damage(lab: Lab, place: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("copies", "text"), [(1, "the next start mends it"), (2, "1 ids in staging/committed are lost")]
+    ("copies", "text"), [(1, "the next start repairs it"), (2, "1 ids in staging/committed are lost")]
 )
 def test_a_flipped_bit_in_the_list_of_committed_ids_is_damage(lab: Lab, copies: int, text: str, tmp_path: Path) -> None:
     staged(lab)

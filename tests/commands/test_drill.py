@@ -77,7 +77,7 @@ def test_changed_unknown_and_returned_messages_are_reported() -> None:
     assert [text.split(":")[0] for text in made.wrong] == [
         "changed",
         "never sent",
-        "delivered again after its ack was confirmed",
+        "redelivered after its ack was confirmed",
     ]
 
 
@@ -86,7 +86,7 @@ def test_exceeded_cap_and_memory_disk_fail_the_drill() -> None:
     made.close()
     assert judge(DiskCheck(), made)[1]
     assert judge(DiskCheck(doubts=["tmpfs is memory"]), made) == (
-        "NOT TO BE BELIEVED: 1 confirmed message, 0 kills, nothing lost; but tmpfs is memory",
+        "UNRELIABLE: 1 confirmed message, 0 kills, nothing lost; but tmpfs is memory",
         False,
     )
     made.bytes_most = CAP + 1
