@@ -17,11 +17,11 @@ class Source(Protocol):
     """`followers.Followers` implements it."""
 
     def hand_over(self) -> Handover:
-        """Begin to hand over. Raise Conflict if there is no standby that could take over."""
+        """Begin to hand over. Raise Conflict if no standby could take over."""
 
 
 class FaultWatch:
-    """`tick` is called on the loop's thread every moment."""
+    """See the module's docstring. `tick` is called regularly, on the loop's thread."""
 
     def __init__(
         self, source: Source, after_ms: int, is_disk_failing: Callable[[], bool], now_ms: Callable[[], int]
@@ -31,11 +31,11 @@ class FaultWatch:
         self._is_disk_failing = is_disk_failing
         self._now_ms = now_ms
         self._since_ms: int | None = None
-        """Since when the disk has failed, or when it was last tried to hand over."""
+        """Since when the disk has failed, or the time of the last attempt to hand over."""
         self._handing_over: asyncio.Task[None] | None = None
 
     def tick(self) -> None:
-        """Look at the disk, and begin to hand over if it has failed for long enough."""
+        """Check the disk, and begin to hand over if it has failed for long enough."""
         now_ms = self._now_ms()
         if not self._is_disk_failing():
             self._since_ms = None
@@ -54,7 +54,7 @@ class FaultWatch:
                 handover.give_up()
                 raise
         except CurbstoneError as error:
-            logger.error("the disk fails, and no standby takes over: %s; trying again in %g s", error, seconds)
+            logger.error("the disk has failed, but no standby takes over: %s; retrying in %g s", error, seconds)
             self._since_ms = self._now_ms()
             self._handing_over = None
         else:
