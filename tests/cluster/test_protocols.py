@@ -204,7 +204,7 @@ async def test_unsupported_cluster_operation_is_501_with_a_reason(gateway: Gatew
             assert reply.status_code == 501, (what, reply.text)
             assert "local engine" in reply.json()["detail"], what
         conflict = await client.put(QUEUE, json={"cap": "20MiB"})
-        assert conflict.status_code == 409 and "fixed" in conflict.json()["detail"]
+        assert conflict.status_code == 409 and "can't change" in conflict.json()["detail"]
         options = await client.options(QUEUE)
         health = (await client.get("/healthz")).json()
         assert options.json()["engine"] == health["engine"]

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.kit.processes import COMMAND, SETTINGS, Process, start
 READY_S_MAX = 60
 STOP_S_MAX = 60
 
+PORT_ATTEMPTS = 30
 LISTENERS = ("stomp", "http", "mqks")
 
 
@@ -86,8 +88,15 @@ class ServerProcess:
         """Start it again on the same data, after killing it if it runs; with new ports unless asked otherwise."""
         if self.process.poll() is None:
             self.kill()
-        names = LISTENERS if same_ports else ()
-        self.process = self._start([name for name in names if hasattr(self, name)])
+        again = [name for name in LISTENERS if same_ports and hasattr(self, name)]
+        for attempt in range(PORT_ATTEMPTS):
+            try:
+                self.process = self._start(again)
+                return
+            except NotReady as error:  # a client elsewhere on the machine may have the port for a moment
+                if "Address already in use" not in str(error) or attempt == PORT_ATTEMPTS - 1:
+                    raise
+                time.sleep(1)
 
     def __enter__(self) -> Self:
         return self
