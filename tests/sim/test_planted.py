@@ -49,7 +49,7 @@ from curbstone.core.orders import Name
 from curbstone.core.transactions import two_phase
 from curbstone.core.transactions.records import encode_part
 from curbstone.core.transactions.tx_log import TxLog
-from curbstone.core.values import Numbered, ignore
+from curbstone.core.values import Done, Numbered, ignore
 from tests.kit.simulated import SimFile
 from tests.sim.history import Violation
 from tests.sim.run import Run
@@ -247,9 +247,8 @@ def test_simulator_detects_a_creation_that_waits_for_its_own_removal(monkeypatch
 def test_simulator_detects_a_deletion_confirmed_before_it_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Directories.remove
 
-    def remove(self: Directories, *args: Any) -> None:
-        *others, on_done = args
-        original(self, *others, ignore)
+    def remove(self: Directories, name: QueueName, directory: str, when_idle: Any, close: Any, on_done: Done) -> None:
+        original(self, name, directory, when_idle, close, ignore)
         on_done(None)
 
     monkeypatch.setattr(Directories, "remove", remove)
