@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from curbstone.core import headers
@@ -53,6 +55,13 @@ def test_settling_twice_is_stale(lab: Lab, queue: LocalQueue) -> None:
     peer.ack(1)
     with pytest.raises(StaleDelivery):
         peer.consumer.ack([1])
+
+
+def test_settling_by_id_counts_once_and_finds_nothing_the_second_time(lab: Lab, queue: LocalQueue) -> None:
+    lab.publish(queue, "a")
+    assert lab.answer(partial(queue.settle_by_id, 1)) == (None, True)
+    assert lab.answer(partial(queue.settle_by_id, 1)) == (None, False)
+    assert queue.state.stats.acked == 1
 
 
 def test_unsettled_is_in_the_order_of_delivery(lab: Lab, queue: LocalQueue) -> None:
