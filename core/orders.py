@@ -25,7 +25,7 @@ _GIVEN_MAX = 255
 _DIGITS = re.compile(r"[0-9]{1,3}", re.ASCII)
 _LINE = re.compile(rb"(?:\A|\n)priority:([0-9]{1,3})\n")
 
-
+_FIELDS = ("delay_ms", "ttl_ms", "groups", "level", "named", "batched")
 NAMED = 16
 """Added to a level: the message has a name."""
 BATCHED = 32
@@ -89,15 +89,7 @@ def orders_of(
 def changed(orders: Orders | None, **changes: Any) -> Orders | None:
     """Return orders with some of them changed, or None if they ask for nothing any more."""
     now = orders or NOTHING
-    values: dict[str, Any] = {
-        "delay_ms": now.delay_ms,
-        "ttl_ms": now.ttl_ms,
-        "groups": now.groups,
-        "level": now.level,
-        "named": now.named,
-        "batched": now.batched,
-    }
-    return orders_of(**{**values, **changes})
+    return orders_of(**{field: getattr(now, field) for field in _FIELDS} | changes)
 
 
 # --- priorities

@@ -345,10 +345,10 @@ class TransactionMover:
         transaction.end_batch(self._queue, key)
         self._commit(transaction, [(target, report)], on_done)
 
-    def _commit(self, transaction: Transaction, letters: list[tuple[QueueName, Message]], on_done: Done) -> None:
+    def _commit(self, transaction: Transaction, messages: list[tuple[QueueName, Message]], on_done: Done) -> None:
         try:
-            for target, letter in letters:
-                transaction.publish(self._server.ensure(target), letter)
+            for target, message in messages:
+                transaction.publish(self._server.ensure(target), message)
         except CurbstoneError as error:
             transaction.give_up(error, on_done)
         else:

@@ -64,8 +64,8 @@ class CopyVerifier:
         if not self._follows:
             raise CommandFailed("the copy is not connected any more")
         blocks = b64encode(b"".join(digests)).decode()
-        asked = {"key": self._copy().key, "path": path, "first": first, "digests": blocks}
-        found = client.call("POST", "/v2/standby/stream/digests", json=asked, timeout=SILENT_S).json()
+        body = {"key": self._copy().key, "path": path, "first": first, "digests": blocks}
+        found = client.call("POST", "/v2/standby/stream/digests", json=body, timeout=SILENT_S).json()
         return Compared(found["size"], found["sent"], found["damage"])
 
     def _uncached(self, path: str) -> None:

@@ -67,7 +67,7 @@ def is_segment(path: str) -> bool:
     return _SEGMENT.fullmatch(path) is not None and is_shipped(path)
 
 
-def compare(stream: Stream, disk: Disk, to: Receiver, path: str, first: int, had: Sequence[bytes]) -> Compared:
+def compare(stream: Stream, disk: Disk, to: Receiver, path: str, first: int, known: Sequence[bytes]) -> Compared:
     """Compare blocks of a file, from number `first` on, with their digests, and send those that differ.
 
     Blocks. Raise OSError.
@@ -79,7 +79,7 @@ def compare(stream: Stream, disk: Disk, to: Receiver, path: str, first: int, had
     try:
         size = file.size()
         numbers = range(first, min(first + BLOCKS_AT_ONCE, blocks_of(size)))
-        differ = [number for number in numbers if digest(_block(file, number)) != _at(had, number - first)]
+        differ = [number for number in numbers if digest(_block(file, number)) != _at(known, number - first)]
     finally:
         file.close()
     if differ and (damage := damage_of(disk, path)):
@@ -173,5 +173,5 @@ def _block(file: File, number: int) -> bytes:
     return file.read(number * BLOCK_BYTES, BLOCK_BYTES)
 
 
-def _at(had: Sequence[bytes], index: int) -> bytes:
-    return had[index] if index < len(had) else b""
+def _at(known: Sequence[bytes], index: int) -> bytes:
+    return known[index] if index < len(known) else b""
