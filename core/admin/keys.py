@@ -37,9 +37,9 @@ def count_keys(parts: Parts, limit: int, by_in_flight: bool, group: str, on_done
                 for run in parts.index.runs.between(first, last + 1):
                     waiting += (run.pending(group) & run.part(first, last + 1)).bit_count()
                     yield
-            if waiting or key.held:
+            if waiting or key.places_taken:
                 total += 1
-                found.append(KeyCounts(key.name.decode("utf-8", "replace"), waiting, key.held, _next_ms(key)))
+                found.append(KeyCounts(key.name.decode("utf-8", "replace"), waiting, key.places_taken, _next_ms(key)))
                 if len(found) >= limit + OUTRANKED_MAX:
                     found = nsmallest(limit, found, key=rank)
             yield

@@ -40,7 +40,7 @@ from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.shared import Shared
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.turns import Turn, Wakeups
-from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Hold, Publish, WriteQueue
+from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Latch, Publish, WriteQueue
 from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, MessageTooLarge, Unavailable
 from curbstone.core.holders import holders
 from curbstone.core.message import Delivery, Message, flags_of
@@ -191,13 +191,13 @@ class Queue:
         atomic: bool = False,
         key: IdempotencyKey | None = None,
         numbered: Numbered | None = None,
-        hold: Hold | None = None,
+        latch: Latch | None = None,
         early: EarlyAnswer | None = None,
     ) -> None:
         """See `core.port.Queue.publish`, `core.engine.facts.facts` and `core.engine.commit.producer_sequences`.
 
-        Answers are in the order of the calls, whether messages are stored or refused. With a `hold`, messages that
-        are published one by one wait in their places until it has ended.
+        Answers are in the order of the calls, whether messages are stored or refused. With a `latch`, messages
+        that are published one by one wait in their places until it is open.
         """
         refusal = self.state.publish_refusal()
         if self.state.is_closed or not messages:
@@ -207,7 +207,7 @@ class Queue:
         elif atomic or key is not None:
             _publish_atomically(self.parts, messages, on_done, key, numbered)
         else:
-            _publish_each(self.parts, messages, on_done, numbered, hold, early)
+            _publish_each(self.parts, messages, on_done, numbered, latch, early)
 
     def last_number(self, producer: bytes) -> LastNumber | None:
         return self.facts.last_number(producer)
@@ -445,12 +445,12 @@ def _publish_each(
     messages: list[Message],
     on_done: Published,
     numbered: Numbered | None,
-    hold: Hold | None = None,
+    latch: Latch | None = None,
     early: EarlyAnswer | None = None,
 ) -> None:
     """Publish messages one by one; those that are too large are refused in their turn."""
-    if hold is not None:
-        hold.when_over(parts.wakeups.schedule)
+    if latch is not None:
+        latch.when_open(parts.wakeups.schedule)
     most = parts.state.options.max_message_size
     size = 0
     are_plain = True
@@ -458,7 +458,7 @@ def _publish_each(
     for message in messages:
         body_bytes = len(message.body)
         if body_bytes > most:
-            _publish_those_that_fit(parts, messages, on_done, numbered, hold)
+            _publish_those_that_fit(parts, messages, on_done, numbered, latch)
             return
         size += ENTRY_BYTES + len(message.headers) + body_bytes
         orders = message.orders
@@ -469,26 +469,26 @@ def _publish_each(
         if message.expires_ms:
             are_plain = False
     size = size if are_plain else 0
-    parts.write_queue.publish(Publish(messages, on_done, numbered, hold, early, size, flags))
+    parts.write_queue.publish(Publish(messages, on_done, numbered, latch, early, size, flags))
 
 
 def _publish_those_that_fit(
-    parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None, hold: Hold | None
+    parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None, latch: Latch | None
 ) -> None:
     start = 0
     for place, message in enumerate(messages):
         if (refusal := parts.state.too_large(message)) is not None:
-            _put(parts, messages[start:place], on_done, numbered and numbered.behind(start), hold)
+            _put(parts, messages[start:place], on_done, numbered and numbered.behind(start), latch)
             _refuse(parts, [message], on_done, refusal)
             start = place + 1
-    _put(parts, messages[start:], on_done, numbered and numbered.behind(start), hold)
+    _put(parts, messages[start:], on_done, numbered and numbered.behind(start), latch)
 
 
 def _put(
-    parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None, hold: Hold | None
+    parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None, latch: Latch | None
 ) -> None:
     if messages:
-        parts.write_queue.publish(Publish(messages, on_done, numbered, hold, flags=flags_of(messages)))
+        parts.write_queue.publish(Publish(messages, on_done, numbered, latch, flags=flags_of(messages)))
 
 
 def _refuse(parts: Parts, messages: list[Message], on_done: Published, refusal: CurbstoneError) -> None:

@@ -70,23 +70,22 @@ class Inspection:
         """Whether that message is being checked outside of the loop."""
 
 
-class Hold:
-    """Keeps publishes in their places, each in its queue, until an event elsewhere."""
+class Latch:
+    """Publishes of several queues wait until it is opened, each in its place in its queue. It is opened once."""
 
-    __slots__ = ("_wake", "is_over")
+    __slots__ = ("_wake", "is_open")
 
     def __init__(self) -> None:
-        self.is_over = False
+        self.is_open = False
         self._wake: list[Callable[[], None]] = []
 
-    def when_over(self, wake: Callable[[], None]) -> None:
-        """Call `wake` when the publishes may be written, unless they may already."""
-        if not self.is_over:
+    def when_open(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when it is opened; not if it is open already."""
+        if not self.is_open:
             self._wake.append(wake)
 
-    def end(self) -> None:
-        """Let the publishes be written."""
-        self.is_over = True
+    def open(self) -> None:
+        self.is_open = True
         for wake in self._wake:
             wake()
 
@@ -95,7 +94,7 @@ class Publish:
     """Messages that wait to be written, independently of each other: a batch takes all or some of them."""
 
     __slots__ = (
-        "bytes", "early", "flags", "hold", "inspection", "messages", "names", "next", "numbered", "on_done",
+        "bytes", "early", "flags", "inspection", "latch", "messages", "names", "next", "numbered", "on_done",
         "refusal",
     )  # fmt: skip
 
@@ -104,7 +103,7 @@ class Publish:
         messages: list[Message],
         on_done: Published,
         numbered: Numbered | None = None,
-        hold: Hold | None = None,
+        latch: Latch | None = None,
         early: EarlyAnswer | None = None,
         size: int = 0,
         flags: int = 0,
@@ -116,8 +115,8 @@ class Publish:
         they were not looked at, or if some are not plain."""
         self.flags = flags
         """Those of its messages together; see `flags_of`."""
-        self.hold = hold
-        """If set, it is not written before this has ended, and all behind it wait."""
+        self.latch = latch
+        """If set, this publish and all behind it wait until the latch is open."""
         self.on_done = on_done
         self.next = 0
         """The index of the first message that is not done with."""

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from curbstone.core.conditions import Fields
 from curbstone.core.engine.queue import Queue
-from curbstone.core.engine.write_queue import Hold
+from curbstone.core.engine.write_queue import Latch
 from curbstone.core.errors import BadRequest, CurbstoneError, EventRefused
 from curbstone.core.filters import Filter, fields_of, filter_of
 from curbstone.core.host import Host
@@ -202,7 +202,7 @@ class Fanout:
         self._host = host
         durable = [target for target in targets if not target[0].name.is_private]
         self._targets = targets if len(durable) == len(targets) else _private_last(durable, targets)
-        self._hold = Hold() if 0 < len(durable) < len(targets) else None
+        self._latch = Latch() if 0 < len(durable) < len(targets) else None
         self._durable_left = len(durable) * len(messages)
         """How many copies for queues that are not private have not been answered."""
         self._leave_out = leave_out
@@ -246,8 +246,8 @@ class Fanout:
             self._begun += 1
             if messages:
                 copies += len(messages)
-                hold = self._hold if queue.name.is_private else None
-                queue.publish(copies_of(messages), partial(self._done, queue), hold=hold)
+                latch = self._latch if queue.name.is_private else None
+                queue.publish(copies_of(messages), partial(self._done, queue), latch=latch)
         return copies
 
     def _look(self, filters: Filters, copies_max: int) -> int:
@@ -301,10 +301,10 @@ class Fanout:
 
     def _count(self, queue: Queue, copies: int) -> bool:
         """Note that a queue has its copies, or does not get them; return whether these were the last ones."""
-        if self._hold is not None and not queue.name.is_private:
+        if self._latch is not None and not queue.name.is_private:
             self._durable_left -= copies
             if not self._durable_left:
-                self._hold.end()
+                self._latch.open()
         self._left -= copies
         return not self._left
 

@@ -32,7 +32,7 @@ def contents(broker: Broker) -> list[Content]:
     This is to be called while no job is under way, and none has ended whose callback was not called yet. Every change
     to what is on disk has to keep this contract: a data directory that holds just these files, each cut to its `size`,
     recovers to a state with everything that was confirmed before the call, and with each transaction whole or not at
-    all. Until `hold` is undone, no code changes the bytes up to `size` of files that are not `is_rewritten`: a file may
+    all. Until `pin` is undone, no code changes the bytes up to `size` of files that are not `is_rewritten`: a file may
     be appended to, renamed, cut behind these bytes, or unlinked, but not overwritten. So a hard link keeps them.
     """
     found: list[Content] = []
@@ -52,19 +52,19 @@ def contents(broker: Broker) -> list[Content]:
     return found
 
 
-def hold(broker: Broker) -> Callable[[], None]:
+def pin(broker: Broker) -> Callable[[], None]:
     """Keep all files that are part of a log now from being overwritten; return the function that ends this.
 
-    Several holds may overlap. Each is ended by its own function alone, which does nothing if it is called again.
+    Several pins may overlap. Each is ended by its own function alone, which does nothing if it is called again.
     """
     logs = [queue.log for queue in broker.queues()]
     for log in logs:
-        log.hold()
+        log.pin()
 
-    def release() -> None:
+    def unpin() -> None:
         nonlocal logs
-        held, logs = logs, []
-        for log in held:
-            log.release()
+        pinned, logs = logs, []
+        for log in pinned:
+            log.unpin()
 
-    return release
+    return unpin

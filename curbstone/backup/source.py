@@ -23,7 +23,7 @@ from curbstone.backup.files import DATA, INDEX, OFFSET, PIECE_BYTES, SUMS, Prese
 from curbstone.core.engine.broker import Broker
 from curbstone.core.errors import Conflict, CurbstoneError, Unavailable
 from curbstone.core.host import AsyncioHost
-from curbstone.core.snapshots.snapshot import Content, contents, hold
+from curbstone.core.snapshots.snapshot import Content, contents, pin
 
 FOLDER = ".backup"
 WAIT_MS = 2000
@@ -71,13 +71,13 @@ class Backups:
         on_done: Callable[[CurbstoneError | None, Archive | None], None],
         tries: int,
     ) -> None:
-        release: Callable[[], None] | None = None
+        unpin: Callable[[], None] | None = None
         taken_at = datetime.now(UTC)
 
         def plan() -> Callable[[], list[Kept]]:
-            nonlocal release, taken_at
+            nonlocal unpin, taken_at
             wanted = contents(self._broker)
-            release = hold(self._broker)
+            unpin = pin(self._broker)
             taken_at = datetime.now(UTC)
 
             def job() -> list[Kept]:
@@ -91,15 +91,15 @@ class Backups:
             self._is_busy = False
 
         def over() -> None:
-            if release is not None:
-                release()
+            if unpin is not None:
+                unpin()
 
         def kept(files: list[Kept] | None, error: BaseException | None) -> None:
             if files is not None:
                 facts = {**self._facts(files), "taken": taken_at.isoformat(timespec="milliseconds")}
                 on_done(None, Archive(self._host, self._root, archive(facts, files, had), closed, over))
             elif isinstance(error, TimeoutError) and tries > 1:
-                over()  # if the disk took too long, the logs are held; the next attempt holds them again
+                over()  # the disk took too long; the next attempt pins the logs again
                 self._host.call_later(WAIT_MS, lambda: self._take(had, on_done, tries - 1))
             else:
                 closed()

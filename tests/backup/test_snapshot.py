@@ -21,7 +21,7 @@ from curbstone.core.host import AsyncioHost
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions, SyncMode
-from curbstone.core.snapshots.snapshot import hold
+from curbstone.core.snapshots.snapshot import pin
 from tests.kit.engine import end_engine
 
 BODY = 4000
@@ -124,7 +124,7 @@ def test_snapshot_includes_segments_dropped_by_a_waiting_commit(tmp_path: Path) 
                 await running.publish(body(later))
             await asyncio.to_thread(receive, Stream(archive), tmp_path / f"backup{turn}")
             archive.close()
-            while running.queue.log.is_held:
+            while running.queue.log.is_pinned:
                 await asyncio.sleep(0)
 
             restored = Running(tmp_path / f"backup{turn}" / "data")
@@ -145,11 +145,11 @@ def test_closing_a_snapshot_releases_retained_files(tmp_path: Path) -> None:
         await running.publish(body(1))
         for _ in range(2):
             _, archive = await done(lambda reported: backups.begin({}, reported))
-            assert running.queue.log.is_held
+            assert running.queue.log.is_pinned
             assert list((tmp_path / "data" / FOLDER).iterdir())
             archive.close()
             await done(lambda reported: running.host.submit(lambda: None, lambda *_: reported(None)))
-            while running.queue.log.is_held:
+            while running.queue.log.is_pinned:
                 await asyncio.sleep(0)
             assert not (tmp_path / "data" / FOLDER).exists()
         await stopped(running)
@@ -168,7 +168,7 @@ def test_next_snapshot_starts_when_the_previous_is_closed(tmp_path: Path) -> Non
         for number in range(3):
             archive.close()
             _, archive = await done(lambda reported: backups.begin({}, reported))
-            assert running.queue.log.is_held
+            assert running.queue.log.is_pinned
             await asyncio.to_thread(receive, Stream(archive), tmp_path / f"backup{number}")
         with pytest.raises(Conflict):
             backups.begin({}, lambda *_: None)
@@ -185,13 +185,13 @@ def test_closing_one_of_two_holds_keeps_the_other(tmp_path: Path) -> None:
         running = Running(tmp_path / "data")
         await running.publish(body(1))
         log = running.queue.log
-        first, second = hold(running.broker), hold(running.broker)
+        first, second = pin(running.broker), pin(running.broker)
         first()
-        assert log.is_held
+        assert log.is_pinned
         first()
-        assert log.is_held
+        assert log.is_pinned
         second()
-        assert not log.is_held
+        assert not log.is_pinned
         await stopped(running)
 
     asyncio.run(run())
@@ -214,10 +214,10 @@ def test_failed_snapshot_holds_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
         monkeypatch.setattr(running.broker.disk, "catch_up", slow)
         _, archive = await done(lambda reported: backups.begin({}, reported))
-        assert tries == 2 and running.queue.log.is_held
+        assert tries == 2 and running.queue.log.is_pinned
         archive.close()
         async with asyncio.timeout(60):
-            while running.queue.log.is_held:
+            while running.queue.log.is_pinned:
                 await asyncio.sleep(0)
         await stopped(running)
 

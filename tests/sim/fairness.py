@@ -79,8 +79,8 @@ class Fairness:
             return
         levels = {group.level_of(seq).number for seq in fresh}
         rows = [row for row in group.keys._rows.values() if row.line.level.number in levels]
-        waiting = [row.key.held for row in rows if _goes(group, row)]
-        most = max([group.keys._table[key].held for key in served if key in group.keys._table], default=0)
+        waiting = [row.key.places_taken for row in rows if _goes(group, row)]
+        most = max([group.keys._table[key].places_taken for key in served if key in group.keys._table], default=0)
         if len(levels) == 1 and waiting and most > min(waiting) + 1:
             report(Violation(f"{whose}: a key with {most} in flight was served before one with {min(waiting)}"))
 
@@ -99,13 +99,15 @@ def _tables(queue: LocalQueue) -> list[Keys]:
 def _key_waits_for_the_disk(queue: LocalQueue) -> bool:
     tables = _tables(queue)
     return any(
-        key.held and key.waits and key.last not in keys._placed for keys in tables for key in keys._table.values()
+        key.places_taken and key.waits and key.last not in keys._placed
+        for keys in tables
+        for key in keys._table.values()
     )
 
 
 def _key_is_full(queue: LocalQueue) -> bool:
     tables = [keys for keys in _tables(queue) if keys._limit > 1]
-    return any(key.held >= keys._limit and key.waits for keys in tables for key in keys._table.values())
+    return any(key.places_taken >= keys._limit and key.waits for keys in tables for key in keys._table.values())
 
 
 def _keys_are_equal(queue: LocalQueue) -> bool:

@@ -318,7 +318,7 @@ def test_simulator_detects_slots_freed_while_in_flight(monkeypatch: pytest.Monke
     def take_place(self: Keys, row: Row) -> None:
         key = row.key
         original(self, row)
-        key.held -= self._limit > 1
+        key.places_taken -= self._limit > 1
 
     monkeypatch.setattr(Keys, "take_place", take_place)
     assert finds_something(range(20), focus="fair")

@@ -147,7 +147,7 @@ class Publishes:
 
     def _take_next(self, publish: Publish) -> Step:
         """Take, answer or refuse the first publish that waits; return NEXT or STOP."""
-        if publish.hold is not None and not publish.hold.is_over:
+        if publish.latch is not None and not publish.latch.is_open:
             return STOP
         if publish.refusal is not None:
             return self._refuse(publish, publish.refusal)

@@ -25,8 +25,8 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.orders import priority_of
 
 TAKE_BYTES_MAX = 1024 * 1024
-HELD_MESSAGES_MAX = 1024
-HELD_BYTES_MAX = 64 * 1024
+CACHED_MESSAGES_MAX = 1024
+CACHED_BYTES_MAX = 64 * 1024
 KEYS = "keys"
 """What holds messages back that wait for others of their keys."""
 MATURE_AT_ONCE = 2000
@@ -37,7 +37,7 @@ class Group:
     """The unnamed group of a queue, or a named one."""
 
     __slots__ = (
-        "_count", "_due", "_held", "_low", "delayed", "in_flight", "keys", "level",
+        "_cached", "_count", "_due", "_low", "delayed", "in_flight", "keys", "level",
         "levels", "name", "pending", "reader", "tracked",
     )  # fmt: skip
 
@@ -64,7 +64,7 @@ class Group:
         """Nothing is pending below this seq."""
         self._due: list[tuple[int, int]] = []
         """A heap of (due_ms, seq) of delayed messages. Some may have been settled meanwhile."""
-        self._held = 0
+        self._cached = 0
         """How many messages are kept in memory while they wait to be delivered again."""
         for number in self.reader.runs.levels:
             self.level_numbered(number)
@@ -131,7 +131,7 @@ class Group:
 
     def delay(self, seq: int, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
         """Let a pending message that is not in flight wait until `due_ms`."""
-        known = Tracked(tries, 0, mature_ms, self._hold(message))
+        known = Tracked(tries, 0, mature_ms, self._cache(message))
         self._remember(seq, known)
         self._begin_delay(seq, known, due_ms)
 
@@ -155,7 +155,7 @@ class Group:
                 self.keys.release_place(self.level, message.seq, is_delayed=True)
             self.delay(message.seq, tries, due_ms, mature_ms, message)
             return
-        self._remember(message.seq, Tracked(tries, 0, mature_ms, self._hold(message)))
+        self._remember(message.seq, Tracked(tries, 0, mature_ms, self._cache(message)))
         self._return(message.seq)
 
     def _return(self, seq: int) -> None:
@@ -261,7 +261,7 @@ class Group:
         if known is not None:
             self._end_delay(known)
             if known.message is not None:
-                self._held -= 1
+                self._cached -= 1
             self._lose_record(known)
 
     def _lose_record(self, known: Tracked) -> None:
@@ -366,11 +366,11 @@ class Group:
         self.levels = tuple(sorted([*self.levels, level], key=_rank, reverse=True))
         return level
 
-    def _hold(self, message: Message | None) -> Message | None:
-        """Return the message if it may stay in memory while it waits to be delivered again, else None."""
-        if message is None or self._held >= HELD_MESSAGES_MAX or len(message.body) > HELD_BYTES_MAX:
+    def _cache(self, message: Message | None) -> Message | None:
+        """Keep a message in memory while it waits to be delivered again, if there is room; return it, or else None."""
+        if message is None or self._cached >= CACHED_MESSAGES_MAX or len(message.body) > CACHED_BYTES_MAX:
             return None
-        self._held += 1
+        self._cached += 1
         return message
 
     # --- delivery
@@ -503,7 +503,7 @@ class Group:
         known = self.tracked.get(seq)
         if known is not None and known.message is not None:
             known.message = None
-            self._held -= 1
+            self._cached -= 1
         tries = self.tries_of(seq)
         mature_ms = known.mature_ms if known and known.mature_ms else message.timestamp_ms
         if is_dead(self.name, message, tries):

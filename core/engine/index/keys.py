@@ -100,7 +100,7 @@ class Keys:
             self._place(key, seq)
             self._offer_rows(key)
             return WAITS
-        elif (key.held >= self._limit and name) or (key.rows and self._must_wait(key, level)):
+        elif (key.places_taken >= self._limit and name) or (key.rows and self._must_wait(key, level)):
             return self._wait(level, key, seq)
         if seq in group.in_flight or group.is_delayed(seq):
             if seq in group.in_flight or (self.is_in_order and name):
@@ -162,7 +162,7 @@ class Keys:
         while returned and len(deliveries) < limit:
             seq = returned[0]
             row = rows.get(seq)
-            if row is None or not row.is_offered or row.key.held >= limit_of_key:
+            if row is None or not row.is_offered or row.key.places_taken >= limit_of_key:
                 return
             if self._rate and not self._is_free(row.key):
                 return
@@ -285,10 +285,10 @@ class Keys:
             self._spend(key)
         if self.is_fair:
             if len(key.rows) == 1 and not self._rate:
-                row.line.move(row, stays=row.first > 0 and (key.held < self._limit or not key.name))
+                row.line.move(row, stays=row.first > 0 and (key.places_taken < self._limit or not key.name))
             else:
                 self._offer_rows(key)
-        elif row.first and key.held < self._limit:
+        elif row.first and key.places_taken < self._limit:
             self._offer_rows(key)
 
     def pass_over(self, row: Row) -> None:
@@ -339,13 +339,13 @@ class Keys:
 
     def _place(self, key: Key, seq: int) -> None:
         self._placed[seq] = key
-        key.held += 1
+        key.places_taken += 1
         key.last = seq
 
     def _is_free(self, key: Key) -> bool:
         """Whether a message of a key may be delivered."""
-        if key.held >= self._limit or self._rate:
-            return not key.name or (key.held < self._limit and not (self._rate and not self._has_token(key)))
+        if key.places_taken >= self._limit or self._rate:
+            return not key.name or (key.places_taken < self._limit and not (self._rate and not self._has_token(key)))
         return True
 
     def _offer_rows(self, key: Key, *, as_first: bool = False) -> None:
@@ -359,23 +359,23 @@ class Keys:
                     row.is_offered = True
                     heappush(row.line.level.returned, row.first)
             else:
-                if row.is_offered and not (goes and row.count == key.held):
+                if row.is_offered and not (goes and row.count == key.places_taken):
                     row.line.withdraw(row)
                 if goes and not row.is_offered:
                     row.line.offer(row, as_first=as_first)
-        if not (waits or key.held):
+        if not (waits or key.places_taken):
             self.freed += 1
             self._forget(key)
 
     def free_place(self, key: Key) -> None:
         """A place of a key is free."""
         self.freed += 1
-        key.held -= 1
+        key.places_taken -= 1
         rows = key.rows
         if not rows or (len(rows) == 1 and not rows[0].first):
-            if not key.held:
+            if not key.places_taken:
                 self._forget(key)
-        elif len(rows) == 1 and rows[0].first and not (self.passes_over or rows[0].is_offered or key.held):
+        elif len(rows) == 1 and rows[0].first and not (self.passes_over or rows[0].is_offered or key.places_taken):
             rows[0].is_offered = True  # as `_offer_rows` does it: this is the one that follows in the order of its key
             heappush(rows[0].line.level.returned, rows[0].first)
         else:
@@ -481,7 +481,7 @@ class Keys:
 
     def _forget(self, key: Key) -> None:
         """Forget a key of which nothing waits or is in flight, unless a new bucket would have more in it."""
-        if key.held or key.is_throttled or (key.rows and key.waits):
+        if key.places_taken or key.is_throttled or (key.rows and key.waits):
             return
         if key.bucket is None or self._is_refilled(key.bucket):
             self._table.pop(key.name, None)
@@ -529,7 +529,7 @@ class Keys:
         key = self._table.get(name)
         if key is None or not name:
             return 0
-        if key.held >= self._limit:
+        if key.places_taken >= self._limit:
             return key.last if key.last != seq else 0
         if not self.is_in_order:
             return 0
@@ -543,7 +543,7 @@ class Keys:
         """
         in_flight = self._group.in_flight
         for seq in [seq for seq in self._placed if seq not in in_flight]:
-            self._placed.pop(seq).held -= 1
+            self._placed.pop(seq).places_taken -= 1
         self._rows.clear()
         self._entries = 0
         self._throttled.clear()

@@ -47,7 +47,7 @@ class Line:
 
     def offer(self, row: Row, *, as_first: bool) -> None:
         """Let a row be served, after or before the others with as many in flight."""
-        count = row.count = row.key.held
+        count = row.count = row.key.places_taken
         rows = self._by_count.get(count)
         if rows is None:
             rows = self._by_count[count] = OrderedDict()
@@ -143,13 +143,13 @@ class Row:
 class Key:
     """A group's record of a key of which something waits or is in flight."""
 
-    __slots__ = ("bucket", "held", "is_throttled", "last", "name", "rows")
+    __slots__ = ("bucket", "is_throttled", "last", "name", "places_taken", "rows")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
         """b"" for all messages without a key, which are one key if the queue is fair."""
-        self.held = 0
-        """How many places are taken: by messages in flight and, in order, by one that is delayed or being settled."""
+        self.places_taken = 0
+        """By messages in flight and, in order, by one that is delayed or being settled."""
         self.last = 0
         """The message that took a place last."""
         self.rows: tuple[Row, ...] = ()

@@ -53,7 +53,7 @@ def random_salt() -> int:
 
 class Log:
     __slots__ = (
-        "_after_drop", "_holds", "_last_number", "_leftover", "_salt", "_sealed_bytes", "_spare", "_tail_bytes",
+        "_after_drop", "_last_number", "_leftover", "_pins", "_salt", "_sealed_bytes", "_spare", "_tail_bytes",
         "_uncut", "_under_way", "_undurable_bytes", "directory", "disk", "fenced", "log_start", "next_batch",
         "reserve", "room", "segments", "tx", "uid",
     )  # fmt: skip
@@ -82,8 +82,8 @@ class Log:
         self._after_drop: tuple[Callable[[], object], ...] = ()
         """What to call when the commit under way, which drops segments, has ended."""
         self._spare: Spare | None = None
-        self._holds = 0
-        """How many calls of `hold` no `release` has ended yet."""
+        self._pins = 0
+        """How many calls of `pin` no `unpin` has ended yet."""
         self.reserve = 0
         """Bytes of the reserve."""
         self._leftover: dict[str, int] = {}
@@ -94,21 +94,21 @@ class Log:
 
     # --- who reads its files meanwhile
 
-    def hold(self) -> None:
-        """Let no file of a dropped segment be used again until `release`, because a reader, such as a backup, reads it.
+    def pin(self) -> None:
+        """Keep the files of dropped segments from being reused until `unpin`, for a reader such as a backup.
 
-        Several may hold the log at once. Each ends its own hold, and only that, exactly once.
+        Several readers may pin the log at once. Each calls `unpin` exactly once for its own `pin`.
         """
-        self._holds += 1
+        self._pins += 1
 
-    def release(self) -> None:
-        assert self._holds > 0
-        self._holds -= 1
+    def unpin(self) -> None:
+        assert self._pins > 0
+        self._pins -= 1
 
     @property
-    def is_held(self) -> bool:
-        """Whether a reader holds the log. `release_dropped` asks again, because it may have begun after the commit."""
-        return self._holds > 0
+    def is_pinned(self) -> bool:
+        """Whether a reader has pinned the log. This can change between a commit that drops segments and its end."""
+        return self._pins > 0
 
     # --- sizes
 
@@ -381,7 +381,7 @@ class Log:
 
     def _worth_keeping(self, dropped: list[Segment]) -> Segment | None:
         """Return a dropped segment whose file is worth keeping for the next roll."""
-        if self._spare is not None or self.room.excess or self.is_held:
+        if self._spare is not None or self.room.excess or self.is_pinned:
             return None
         least = self.room.segment_bytes // 2
         return next((s for s in dropped if not s.damaged and least <= s.size <= RECYCLE_BYTES_MAX), None)
@@ -428,7 +428,7 @@ class Log:
             del self.segments[0]
             if segment.damaged:
                 self.room.set_aside(segment.size)
-            elif segment is commit.kept and not self.is_held:
+            elif segment is commit.kept and not self.is_pinned:
                 self._spare = Spare(segment.path, segment.size)
             elif segment is commit.kept or segment.path in commit.unremoved:
                 self._leftover[segment.path] = segment.size

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from curbstone.core.admin.queue import LocalQueue
-from curbstone.core.engine.index.group import HELD_BYTES_MAX, HELD_MESSAGES_MAX, Group
+from curbstone.core.engine.index.group import CACHED_BYTES_MAX, CACHED_MESSAGES_MAX, Group
 from curbstone.core.engine.log.format import TriesRecord
 from curbstone.core.engine.log.room import RETRY_BYTES
 from curbstone.core.message import Message
@@ -34,7 +34,7 @@ def check_counters(queue: LocalQueue) -> None:
         assert group.pending == sum(run.pending(group.name).bit_count() for run in queue.index.runs)
         assert group.delayed == sum(known.due_ms > 0 for known in tracked)
         assert queue.counts(group.name).first_due_ms == min([r.due_ms for r in tracked if r.due_ms], default=0)
-        assert group._held == sum(known.message is not None for known in tracked)
+        assert group._cached == sum(known.message is not None for known in tracked)
         assert group.rdy >= 0
     check_room(queue)
     for segment in queue.log.segments:
@@ -109,15 +109,15 @@ def test_rescheduled_message_ignores_its_first_due_time(lab: Lab, queue: LocalQu
 def test_waiting_messages_in_memory_are_bounded() -> None:
     lab = Lab(cap=8 * MIB)
     queue = lab.queue()
-    lab.publish(queue, b"x" * (HELD_BYTES_MAX + 1), b"y" * HELD_BYTES_MAX, *numbered(HELD_MESSAGES_MAX + 5))
+    lab.publish(queue, b"x" * (CACHED_BYTES_MAX + 1), b"y" * CACHED_BYTES_MAX, *numbered(CACHED_MESSAGES_MAX + 5))
     Peer(lab, queue, window=10_000).close()
     tracked = unnamed(queue).tracked
     assert (tracked[1].message is None, tracked[2].message is None) == (True, False)
-    assert unnamed(queue)._held == HELD_MESSAGES_MAX
+    assert unnamed(queue)._cached == CACHED_MESSAGES_MAX
     check_counters(queue)
     peer = Peer(lab, queue, window=10_000)
-    assert peer.seqs == list(range(1, HELD_MESSAGES_MAX + 8)) and set(peer.tries) == {1}
-    assert unnamed(queue)._held == 0
+    assert peer.seqs == list(range(1, CACHED_MESSAGES_MAX + 8)) and set(peer.tries) == {1}
+    assert unnamed(queue)._cached == 0
 
 
 def test_equal_states_share_one_log_record(lab: Lab, queue: LocalQueue) -> None:
@@ -160,7 +160,7 @@ def test_turn_reads_about_a_mebibyte(count: int, size: int, least: int, most: in
 def test_requeued_message_dropped_from_memory_is_read_again() -> None:
     lab = Lab(cap=8 * MIB)
     queue = lab.queue()
-    bodies = [bytes([65 + number]) * (HELD_BYTES_MAX + 1) for number in range(5)]
+    bodies = [bytes([65 + number]) * (CACHED_BYTES_MAX + 1) for number in range(5)]
     lab.publish(queue, *bodies)
     Peer(lab, queue).close()
     for run in queue.index.runs:
