@@ -26,7 +26,7 @@ COMPILED = {
     "core/engine/compaction": "cleaner relocate retention",
     "core/engine/delivery": "acks consumer dispatch leases limits",
     "core/engine/facts": "facts",
-    "core/engine/index": "buckets copies due dynamic_groups group index keys level reader rows runs tracked",
+    "core/engine/index": "backlogs buckets copies due dynamic_groups group index keys level reader runs tracked",
     "core/engine/log": "commit format log room",
     "core/transactions": "two_phase tx_log",
     "core/wal": "redo_format replay sync_group",

@@ -7,8 +7,8 @@ from functools import partial
 from heapq import nsmallest
 from itertools import islice
 
+from curbstone.core.engine.index.backlogs import Key
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.rows import Key
 from curbstone.core.engine.parts import Parts
 from curbstone.core.values import FoundKeys, KeyCounts, KeyList
 
@@ -33,7 +33,7 @@ def count_keys(parts: Parts, limit: int, by_in_flight: bool, group: str, on_done
             return
         for key in counted.keys.all():
             waiting = 0
-            for first, last in [stretch for row in key.rows for stretch in row.stretches()]:
+            for first, last in [stretch for backlog in key.backlogs for stretch in backlog.stretches()]:
                 for run in parts.index.runs.between(first, last + 1):
                     waiting += (run.pending(group) & run.part(first, last + 1)).bit_count()
                     yield

@@ -12,9 +12,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from curbstone.core.admin.queue import LocalQueue
+from curbstone.core.engine.index.backlogs import Backlog
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.keys import Keys
-from curbstone.core.engine.index.rows import Row
 from curbstone.core.headers import key_of
 from curbstone.core.message import Delivery
 from tests.sim.history import Violation
@@ -78,18 +78,19 @@ class Fairness:
         if group.keys is None or not options.fair or options.oldest_every:
             return
         levels = {group.level_of(seq).number for seq in fresh}
-        rows = [row for row in group.keys._rows.values() if row.line.level.number in levels]
-        waiting = [row.key.places_taken for row in rows if _goes(group, row)]
+        backlogs = [each for each in group.keys._by_first.values() if each.scheduler.level.number in levels]
+        waiting = [each.key.places_taken for each in backlogs if _goes(group, each)]
         most = max([group.keys._table[key].places_taken for key in served if key in group.keys._table], default=0)
         if len(levels) == 1 and waiting and most > min(waiting) + 1:
             report(Violation(f"{whose}: a key with {most} in flight was served before one with {min(waiting)}"))
 
 
-def _goes(group: Group, row: Row) -> bool:
-    """Return whether the first message of a row could have been handed out."""
-    run = group.reader.runs.find(row.first)
-    is_pending = run is not None and run.pending(group.name) >> (row.first - run.first) & 1
-    return bool(row.is_offered and is_pending and row.first not in group.in_flight and not group.is_delayed(row.first))
+def _goes(group: Group, backlog: Backlog) -> bool:
+    """Return whether the first message of a backlog could have been handed out."""
+    seq = backlog.first
+    run = group.reader.runs.find(seq)
+    is_pending = run is not None and run.pending(group.name) >> (seq - run.first) & 1
+    return bool(backlog.is_offered and is_pending and seq not in group.in_flight and not group.is_delayed(seq))
 
 
 def _tables(queue: LocalQueue) -> list[Keys]:
@@ -111,8 +112,8 @@ def _key_is_full(queue: LocalQueue) -> bool:
 
 
 def _keys_are_equal(queue: LocalQueue) -> bool:
-    lines = [line for keys in _tables(queue) for line in keys._lines.values()]
-    return any(len(rows) > 1 for line in lines for rows in line._by_count.values())
+    schedulers = [scheduler for keys in _tables(queue) for scheduler in keys._schedulers.values()]
+    return any(len(backlogs) > 1 for scheduler in schedulers for backlogs in scheduler._by_count.values())
 
 
 OF_KEYS: dict[str, Callable[[LocalQueue], object]] = {

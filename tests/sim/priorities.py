@@ -40,9 +40,11 @@ def see_order(history: History, queue: LocalQueue, name: str, deliveries: list[D
 
 def waiting(group: Group) -> set[int]:
     """Return the messages that wait for others of their keys."""
-    rows = [row for key in group.keys._table.values() for row in key.rows] if group.keys is not None else []
-    spans = [(row._spans[at], row._spans[at + 1]) for row in rows for at in range(row._at, len(row._spans), 2)]
-    return {seq for row in rows for seq in row._returned} | {seq for low, high in spans for seq in range(low, high + 1)}
+    backlogs = [each for key in group.keys._table.values() for each in key.backlogs] if group.keys is not None else []
+    spans = [(each._spans[at], each._spans[at + 1]) for each in backlogs for at in range(each._at, len(each._spans), 2)]
+    return {seq for each in backlogs for seq in each._returned} | {
+        seq for low, high in spans for seq in range(low, high + 1)
+    }
 
 
 def _ready(group: Group, run: Run, level: int) -> Iterator[int]:

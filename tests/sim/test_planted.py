@@ -23,12 +23,12 @@ from curbstone.core.engine.facts.tallies import Tallies
 from curbstone.core.engine.index import copies
 from curbstone.core.engine.index import group as group_module
 from curbstone.core.engine.index import runs as index_runs
+from curbstone.core.engine.index.backlogs import Backlog, Scheduler
 from curbstone.core.engine.index.due import Expiries
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.keys import Keys
 from curbstone.core.engine.index.level import IsDead, Level, Taken
-from curbstone.core.engine.index.rows import Line, Row
 from curbstone.core.engine.index.runs import Page, Runs
 from curbstone.core.engine.log import meta
 from curbstone.core.engine.log.commit import Commit
@@ -101,7 +101,7 @@ def test_simulator_detects_a_duplicate_delivery(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_simulator_detects_a_broken_ordering_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Keys, "reached", lambda self, level, name, seq: 1)
+    monkeypatch.setattr(Keys, "admit", lambda self, level, name, seq: 1)
     assert finds_something(range(10), focus="keys")
 
 
@@ -308,16 +308,16 @@ def test_simulator_detects_wrong_copy_counts(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_simulator_detects_an_ignored_key_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Keys, "_is_free", lambda self, key: True)
+    monkeypatch.setattr(Keys, "_check_limits", lambda self, key: True)
     assert finds_something(range(20), focus="fair")
 
 
 def test_simulator_detects_slots_freed_while_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Keys.take_place
 
-    def take_place(self: Keys, row: Row) -> None:
-        key = row.key
-        original(self, row)
+    def take_place(self: Keys, backlog: Backlog) -> None:
+        key = backlog.key
+        original(self, backlog)
         key.places_taken -= self._limit > 1
 
     monkeypatch.setattr(Keys, "take_place", take_place)
@@ -325,10 +325,10 @@ def test_simulator_detects_slots_freed_while_in_flight(monkeypatch: pytest.Monke
 
 
 def test_simulator_detects_an_unfair_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    def most(self: Line) -> Row | None:
+    def most(self: Scheduler) -> Backlog | None:
         return next(iter(self._by_count[max(self._by_count)])) if self._by_count else None
 
-    monkeypatch.setattr(Line, "next", most)
+    monkeypatch.setattr(Scheduler, "next", most)
     assert finds_something(range(20), focus="fair")
 
 

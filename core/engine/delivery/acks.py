@@ -82,7 +82,7 @@ class Acks:
             return
         held = self._index.group(group)
         if held.keys is not None:
-            held.keys.unused([delivery.message.seq for delivery in deliveries])
+            held.keys.refund([delivery.message.seq for delivery in deliveries])
         for delivery in deliveries:
             held.release(delivery.message, delivery.tries, 0, delivery.mature_ms)
         self._limits.took(group, -len(deliveries))

@@ -82,7 +82,7 @@ class Group:
         if self.keys is None or self.rdy <= 0:
             return self.rdy > 0
         runs = self.reader.runs
-        return self.keys.has_up or any(
+        return self.keys.has_offered or any(
             [
                 level.returned
                 or (level.stuck_at != self.keys.freed and runs.next_pending(self.name, level.number, level.cursor))
@@ -166,7 +166,7 @@ class Group:
         if seq < level.cursor:
             heappush(level.returned, seq)
 
-    def never_tried(self, seq: int) -> None:
+    def mark_untried(self, seq: int) -> None:
         """Note that a message was not delivered yet, though a mark in the log covers it."""
         if seq not in self.tracked:
             self._remember(seq, Tracked(0, 0, 0))
@@ -310,7 +310,7 @@ class Group:
         self.rewind()
 
     def enter_new(self, run: Run, messages: list[Message]) -> None:
-        """Enter messages that were just added to a run in the rows of their keys, so that it is known who waits."""
+        """Add messages that were just added to a run to the backlogs of their keys."""
         for level in self.levels:
             level.enter_new(self, run, messages)
 
@@ -457,7 +457,7 @@ class Group:
         taken = Taken()
         levels = list(self.levels)
         while levels and not taken.deliveries:
-            heads = [level.head(self, taken) for level in levels]
+            heads = [level.advance(self, taken) for level in levels]
             seq = min([head for head in heads if head], default=0)
             if not seq:
                 break

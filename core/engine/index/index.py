@@ -7,13 +7,13 @@ from functools import partial
 from itertools import pairwise
 from operator import attrgetter
 
+from curbstone.core.engine.index.backlogs import Key
 from curbstone.core.engine.index.copies import CopyBatch, insert_copies
 from curbstone.core.engine.index.due import Expiries
 from curbstone.core.engine.index.dynamic_groups import DynamicGroups
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.keys import Keys
 from curbstone.core.engine.index.reader import Reader
-from curbstone.core.engine.index.rows import Key
 from curbstone.core.engine.index.runs import Run, mask_of, ranges_of, seqs_of
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import ENTRY_BYTES, Reason, Settled, TriesRecord
@@ -198,7 +198,7 @@ class Index:
 
     def end_keys(self, group: Group, keys: Keys, seqs: Iterable[int]) -> None:
         """Messages are no longer pending: once that is on disk, those behind them of the same keys may follow."""
-        ended = keys.ended(seqs)
+        ended = keys.end(seqs)
         if ended:
             self._when_settled(partial(self._settled, group, keys, ended))
 

@@ -1,10 +1,10 @@
-"""The keys in one group: how many messages of each are in flight, and which ones wait for that, in order.
+"""The keys in one group: how many messages of each are in flight, and which messages wait for those, in order.
 
-Of each key at most `key_limit` messages are in flight at once. If that is 1, a key is in order: its first pending
-message is the only one that may be delivered, it holds up the others while it is delayed, and the next one follows
-when its settle is on disk. So a crash can't bring it back after a later message of the key was delivered.
+At most `key_limit` messages of each key are in flight at once. With a limit of 1, a key is in order: only its first
+pending message may be delivered, the others wait while that one is delayed, and the next one follows when its settle is
+on disk. So a message can't return after a crash when a later message of its key was delivered.
 
-A message that the group's cursor reaches and that may not be delivered is entered in the row of its key. Consecutive
+If a message that the group's cursor reaches may not be delivered, it is added to the backlog of its key. Consecutive
 messages of a key take one entry there. If there are too many entries, the cursor stops until some are used up.
 """
 
@@ -16,8 +16,8 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+from curbstone.core.engine.index.backlogs import Backlog, Key, Scheduler
 from curbstone.core.engine.index.buckets import Bucket
-from curbstone.core.engine.index.rows import Key, Line, Row
 from curbstone.core.headers import key_of
 from curbstone.core.message import Delivery, Message
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ENTRIES_MAX = 262_144
 KEYS_MAX = 100_000
-"""The most keys of which something waits or is in flight."""
+"""The most keys with messages waiting or in flight."""
 SPARE_MAX = 64
 SWEEP_MS = 1000
 
@@ -36,11 +36,11 @@ WAITS, GOES, NO_ROOM = range(3)
 
 
 class Keys:
-    """The keys of one group, made when it meets the first message with a key, or at once if the queue is fair."""
+    """The keys of one group, made for the first message with a key, or at once if the queue is fair."""
 
     __slots__ = (
-        "_aside", "_burst", "_entries", "_group", "_limit", "_lines", "_placed", "_rate", "_reading", "_rows", "_state",
-        "_sweep_at", "_sweep_due_ms", "_swept_ms", "_table", "_throttled", "freed", "is_fair", "is_in_order",
+        "_aside", "_burst", "_by_first", "_entries", "_group", "_limit", "_placed", "_rate", "_reading", "_schedulers",
+        "_state", "_sweep_at", "_sweep_due_ms", "_swept_ms", "_table", "_throttled", "freed", "is_fair", "is_in_order",
         "passes_over",
     )  # fmt: skip
 
@@ -50,19 +50,19 @@ class Keys:
         self._table: dict[bytes, Key] = {}
         self._swept_ms = 0
         self._sweep_due_ms = 0
-        """Engine time when a message that found no room for its key may find some, as buckets have filled; else 0."""
+        """Engine time when filled buckets may leave room for another key, if a message waits for that; else 0."""
         self._placed: dict[int, Key] = {}
-        """The messages that have a place."""
-        self._rows: dict[int, Row] = {}
-        """Each row in which something waits, by its first message."""
-        self._lines: dict[Level, Line] = {}
+        """By seq, the key of each message that has a place."""
+        self._by_first: dict[int, Backlog] = {}
+        """Each backlog that is not empty, by its first message."""
+        self._schedulers: dict[Level, Scheduler] = {}
         self._entries = 0
         self.freed = 0
-        """It rises when there may be room for a message that found none."""
+        """It rises whenever there may be room for a message that had none."""
         self._throttled: list[tuple[int, bytes]] = []
-        """A heap of keys that have no token, with the time when they have one."""
-        self._aside: dict[Run, list[Row]] = {}
-        """Rows of a fair queue whose first messages have to be read from the disk, by run."""
+        """A heap of keys without a token, with the times when they get one."""
+        self._aside: dict[Run, list[Backlog]] = {}
+        """Backlogs of a fair queue whose first messages have to be read from the disk, by run."""
         self._reading: Run | None = None
         """The one of these runs that is being read."""
         self._use_options()
@@ -75,22 +75,22 @@ class Keys:
         self._sweep_at = SPARE_MAX
         self.is_in_order = options.key_limit == 1
         self.is_fair = options.fair
-        """Whether all messages wait in rows, also those without a key, and `Line` chooses the row to serve."""
+        """Whether all messages, even without a key, wait in backlogs, and a `Scheduler` chooses the next one."""
         self.passes_over = self._state.passes_over
-        """Whether what was delivered before older messages is recorded one by one: see `note_order`."""
+        """Whether each delivery before an older message has a record; see `note_order`."""
 
     # --- messages that the cursor reaches
 
-    def reached(self, level: Level, name: bytes, seq: int) -> int:
-        """Take in that the cursor has reached a message with a key; return what becomes of it.
+    def admit(self, level: Level, name: bytes, seq: int) -> int:
+        """Decide what happens to a message with a key that the cursor has reached.
 
-        NO_ROOM: the cursor has to stop, because no more messages can wait. GOES: it is to be delivered. WAITS: it is
-        not, because it waits, is delayed or has a place.
+        NO_ROOM: the cursor has to stop, because no more messages can wait. GOES: deliver the message. WAITS: do not
+        deliver it, because it waits, is delayed or has a place.
         """
         table, group = self._table, self._group
         key = table.get(name)
         if key is None:
-            if len(table) >= min(self._sweep_at, KEYS_MAX) and not self._has_room():
+            if len(table) >= min(self._sweep_at, KEYS_MAX) and not self._make_room():
                 self._sweep_later()
                 return NO_ROOM
             key = table[name] = Key(name)
@@ -98,9 +98,9 @@ class Keys:
             return WAITS
         elif seq in group.in_flight:  # it was taken out of turn, or before keys mattered
             self._place(key, seq)
-            self._offer_rows(key)
+            self._offer_backlogs(key)
             return WAITS
-        elif (key.places_taken >= self._limit and name) or (key.rows and self._must_wait(key, level)):
+        elif (key.places_taken >= self._limit and name) or (key.backlogs and self._must_wait(key, level)):
             return self._wait(level, key, seq)
         if seq in group.in_flight or group.is_delayed(seq):
             if seq in group.in_flight or (self.is_in_order and name):
@@ -108,7 +108,7 @@ class Keys:
             else:
                 self._forget(key)
             return WAITS
-        if self.is_fair or (self._rate and name and not self._has_token(key)):
+        if self.is_fair or (self._rate and name and not self._check_rate(key)):
             return self._wait(level, key, seq)
         self._place(key, seq)
         if self._rate:
@@ -116,43 +116,43 @@ class Keys:
         return GOES
 
     def _must_wait(self, key: Key, level: Level) -> bool:
-        """Return whether something waits that precedes a message of a level."""
+        """Return whether a message that precedes one of a level waits."""
         if self.is_in_order:
             return key.waits
-        return any([row.first for row in key.rows if row.line.level is level])
+        return any([backlog.first for backlog in key.backlogs if backlog.scheduler.level is level])
 
     def _wait(self, level: Level, key: Key, seq: int) -> int:
-        """Enter a message in the row of its key, unless it is delayed and holds up no other."""
+        """Add a message to the backlog of its key, unless it is delayed and no other waits for it."""
         if self._group.tracked and self._group.is_delayed(seq) and not (self.is_in_order and key.name):
             return WAITS
         if self._entries >= ENTRIES_MAX:
             self._forget(key)
             return NO_ROOM
-        rows = key.rows
-        row = rows[0] if rows and rows[0].line.level is level else self._row(key, level)
-        was_first = not row.first
-        self._entries += row.append(seq)
+        backlogs = key.backlogs
+        backlog = backlogs[0] if backlogs and backlogs[0].scheduler.level is level else self._ensure_backlog(key, level)
+        was_first = not backlog.first
+        self._entries += backlog.append(seq)
         if was_first:
-            self._note_first(row)
-            self._offer_rows(key)
+            self._note_first(backlog)
+            self._offer_backlogs(key)
         return WAITS
 
-    def _row(self, key: Key, level: Level) -> Row:
-        for row in key.rows:
-            if row.line.level is level:
-                return row
-        line = self._lines.get(level)
-        if line is None:
-            line = self._lines[level] = Line(level)
-        row = Row(key, line)
-        key.rows += (row,)
-        return row
+    def _ensure_backlog(self, key: Key, level: Level) -> Backlog:
+        for backlog in key.backlogs:
+            if backlog.scheduler.level is level:
+                return backlog
+        scheduler = self._schedulers.get(level)
+        if scheduler is None:
+            scheduler = self._schedulers[level] = Scheduler(level)
+        backlog = Backlog(key, scheduler)
+        key.backlogs += (backlog,)
+        return backlog
 
     # --- messages that waited
 
     def take(self, level: Level, deliveries: list[Delivery], limit: int) -> None:
-        """Deliver those that may be now, up to the first one that was delivered before, or is not in memory."""
-        returned, rows, runs = level.returned, self._rows, self._group.reader.runs
+        """Deliver what may be delivered now, up to the first message that was delivered before or is not in memory."""
+        returned, by_first, runs = level.returned, self._by_first, self._group.reader.runs
         if self._group.tracked or runs.any_expires or not returned or returned[0] <= level.recovered:
             return
         run: Run | None = None
@@ -161,10 +161,10 @@ class Keys:
         limit_of_key = self._limit
         while returned and len(deliveries) < limit:
             seq = returned[0]
-            row = rows.get(seq)
-            if row is None or not row.is_offered or row.key.places_taken >= limit_of_key:
+            backlog = by_first.get(seq)
+            if backlog is None or not backlog.is_offered or backlog.key.places_taken >= limit_of_key:
                 return
-            if self._rate and not self._is_free(row.key):
+            if self._rate and not self._check_limits(backlog.key):
                 return
             if run is None or not first <= seq <= last:
                 run = runs.find(seq)
@@ -175,54 +175,54 @@ class Keys:
             if message is None or not bits >> (seq - first) & 1 or seq in self._group.in_flight:
                 return
             heappop(returned)
-            self.take_place(row)
+            self.take_place(backlog)
             deliveries.append(Delivery(message, 0, message.timestamp_ms))
 
     def head(self, level: Level) -> int:
-        """Return the first message of the row of a level that is served next; 0 if there is none."""
-        line = self._lines.get(level)
-        row = line.next() if line is not None else None
-        return row.first if row is not None else 0
+        """Return the first message of the backlog that a level serves next; 0 if there is none."""
+        scheduler = self._schedulers.get(level)
+        backlog = scheduler.next() if scheduler is not None else None
+        return backlog.first if backlog is not None else 0
 
     def take_fair(self, level: Level, taken: Taken, limit: int, is_dead: IsDead, room: int) -> int:
         """Take the next messages of a fair queue, up to so many, and so many bytes; return how many bytes are left."""
         if self._aside and self._reading is None:
             self._read()
-        group, line, deliveries = self._group, self._lines.get(level), taken.deliveries
+        group, scheduler, deliveries = self._group, self._schedulers.get(level), taken.deliveries
         runs, tracked, in_flight = group.reader.runs, group.tracked, group.in_flight
         run: Run | None = None
         first = last = bits = 0
         while len(deliveries) < limit and room > 0 and taken.steps > 0:
-            row = line.next() if line is not None else None
-            if line is None or row is None:
+            backlog = scheduler.next() if scheduler is not None else None
+            if scheduler is None or backlog is None:
                 taken.is_reading |= bool(self._aside)
                 return room
-            seq = row.first
+            seq = backlog.first
             if run is None or not first <= seq <= last:
                 run = runs.find(seq)
                 if run is not None:
                     first, last, bits = run.first, run.last, run.pending(group.name)
             if run is None or not bits >> (seq - first) & 1 or seq in self._placed:
-                self.drop_first(row)
+                self.drop_first(backlog)
                 taken.steps -= 1
                 continue
             known = tracked.get(seq) if tracked else None
             if seq in in_flight or (known is not None and known.due_ms):
-                self.pass_over(row)
+                self.pass_over(backlog)
                 taken.steps -= 1
                 continue
             message = known.message if known is not None else None
             if message is None:
                 if run.messages is None:
-                    line.withdraw(row)
-                    self._aside.setdefault(run, []).append(row)
+                    scheduler.withdraw(backlog)
+                    self._aside.setdefault(run, []).append(backlog)
                     self._read()
                     continue
                 message = run.messages[seq - first]
                 if message is None:
-                    self.drop_first(row)
+                    self.drop_first(backlog)
                     continue
-            self.take_place(row)
+            self.take_place(backlog)
             room -= len(message.body)
             if known is None and seq > level.recovered and not message.expires_ms:
                 deliveries.append(Delivery(message, 0, message.timestamp_ms))
@@ -231,7 +231,7 @@ class Keys:
         return room
 
     def _read(self) -> None:
-        """Have the next run read that rows wait for. One at a time: so each is still in memory when it is needed."""
+        """Read the next run that backlogs wait for: one at a time, so that it is still in memory when it is needed."""
         while self._reading is None and self._aside:
             run = next(iter(self._aside))
             if run.is_indexed and run.messages is None:
@@ -246,94 +246,96 @@ class Keys:
         self._group.reader.wakeups.wake_all()
 
     def _return_aside(self, run: Run) -> None:
-        for row in reversed(self._aside.pop(run, [])):
-            self._offer_rows(row.key, as_first=True)
+        for backlog in reversed(self._aside.pop(run, [])):
+            self._offer_backlogs(backlog.key, as_first=True)
 
-    def next_of(self, seq: int) -> Row | None:
-        """Return the row of which a message is the first, if it may be delivered."""
-        row = self._rows.get(seq)
-        if row is None or not row.is_offered or self.is_fair:
+    def check_first(self, seq: int) -> Backlog | None:
+        """Return the backlog whose first message this is, if it may be delivered; if not, offer it no longer."""
+        backlog = self._by_first.get(seq)
+        if backlog is None or not backlog.is_offered or self.is_fair:
             return None
-        if self._is_free(row.key):
-            return row
-        row.is_offered = False
+        if self._check_limits(backlog.key):
+            return backlog
+        backlog.is_offered = False
         return None
 
     def has(self, seq: int) -> bool:
-        """Return whether a message has a place, or is the first of its row."""
-        return seq in self._placed or seq in self._rows
+        """Return whether a message has a place, or is the first of its backlog."""
+        return seq in self._placed or seq in self._by_first
 
     def requeue(self, level: Level, message: Message) -> bool:
-        """Let a message with a key wait that is ready again; return whether it has one, or needs none."""
+        """Let a message that is ready again wait for its key; return False if keys do not concern it."""
         name = key_of(message.headers)
         if not (name or self.is_fair) or not self._state.uses_keys:
             return False
-        if not (self.is_in_order and name):  # else it is in its row, and not the first
+        if not (self.is_in_order and name):  # else it is in its backlog, and not the first
             key = self._table.get(name)
             if key is None:
                 key = self._table[name] = Key(name)
-            self._put_back(self._row(key, level), message.seq)
-            self._offer_rows(key)
+            self._put_back(self._ensure_backlog(key, level), message.seq)
+            self._offer_backlogs(key)
         return True
 
-    def take_place(self, row: Row) -> None:
-        """Take a place for the first message of a row, because it is delivered."""
-        seq, key = row.first, row.key
-        self._next(row)
+    def take_place(self, backlog: Backlog) -> None:
+        """Take a place for the first message of a backlog, because it is delivered."""
+        seq, key = backlog.first, backlog.key
+        self._pop_first(backlog)
         self._place(key, seq)
         if self._rate:
             self._spend(key)
         if self.is_fair:
-            if len(key.rows) == 1 and not self._rate:
-                row.line.move(row, stays=row.first > 0 and (key.places_taken < self._limit or not key.name))
+            if len(key.backlogs) == 1 and not self._rate:
+                is_below = key.places_taken < self._limit or not key.name
+                backlog.scheduler.move(backlog, stays=backlog.first > 0 and is_below)
             else:
-                self._offer_rows(key)
-        elif row.first and key.places_taken < self._limit:
-            self._offer_rows(key)
+                self._offer_backlogs(key)
+        elif backlog.first and key.places_taken < self._limit:
+            self._offer_backlogs(key)
 
-    def pass_over(self, row: Row) -> None:
-        """The first message of a row is delayed, or was taken out of turn. In order it holds up the others."""
-        seq, key = row.first, row.key
-        self._next(row)
+    def pass_over(self, backlog: Backlog) -> None:
+        """Skip the first message of a backlog, which is delayed or was taken out of turn. In order, the next wait."""
+        seq, key = backlog.first, backlog.key
+        self._pop_first(backlog)
         if seq in self._group.in_flight or (self.is_in_order and key.name):
             self._place(key, seq)
-        self._offer_rows(key)
+        self._offer_backlogs(key)
 
-    def drop_first(self, row: Row) -> None:
-        """The first message of a row waits no more."""
-        self._next(row)
-        self._offer_rows(row.key)
+    def drop_first(self, backlog: Backlog) -> None:
+        """Remove the first message of a backlog: it no longer waits."""
+        self._pop_first(backlog)
+        self._offer_backlogs(backlog.key)
 
-    def _next(self, row: Row) -> None:
-        del self._rows[row.first]
-        freed = row.pop()
+    def _pop_first(self, backlog: Backlog) -> None:
+        del self._by_first[backlog.first]
+        freed = backlog.pop()
         if freed:
             self._entries -= freed
             self.freed += 1
         if not self.is_fair:
-            row.is_offered = False
-        if row.first:
+            backlog.is_offered = False
+        if backlog.first:
             if self.passes_over:
-                self._note_first(row)
+                self._note_first(backlog)
             else:
-                self._rows[row.first] = row
+                self._by_first[backlog.first] = backlog
 
-    def _put_back(self, row: Row, seq: int) -> None:
-        first = row.first
-        row.put_back(seq)
-        if row.first != first:
-            self._rows.pop(first, None)
-            self._note_first(row)
+    def _put_back(self, backlog: Backlog, seq: int) -> None:
+        first = backlog.first
+        backlog.put_back(seq)
+        if backlog.first != first:
+            self._by_first.pop(first, None)
+            self._note_first(backlog)
             if not self.is_fair:
-                row.is_offered = False
+                backlog.is_offered = False
 
-    def _note_first(self, row: Row) -> None:
-        self._rows[row.first] = row
+    def _note_first(self, backlog: Backlog) -> None:
+        self._by_first[backlog.first] = backlog
         if self.passes_over:
-            firsts = row.line.firsts
-            heappush(firsts, row.first)
-            if len(firsts) > 2 * len(self._rows) + SPARE_MAX:
-                firsts[:] = sorted([seq for seq, each in self._rows.items() if each.line is row.line])
+            firsts = backlog.scheduler.firsts
+            heappush(firsts, backlog.first)
+            if len(firsts) > 2 * len(self._by_first) + SPARE_MAX:
+                scheduler = backlog.scheduler
+                firsts[:] = sorted([seq for seq, each in self._by_first.items() if each.scheduler is scheduler])
 
     # --- places
 
@@ -342,49 +344,50 @@ class Keys:
         key.places_taken += 1
         key.last = seq
 
-    def _is_free(self, key: Key) -> bool:
-        """Whether a message of a key may be delivered."""
+    def _check_limits(self, key: Key) -> bool:
+        """Return whether a message of a key may be delivered; if only its rate forbids it, look again when it may."""
         if key.places_taken >= self._limit or self._rate:
-            return not key.name or (key.places_taken < self._limit and not (self._rate and not self._has_token(key)))
+            return not key.name or (key.places_taken < self._limit and not (self._rate and not self._check_rate(key)))
         return True
 
-    def _offer_rows(self, key: Key, *, as_first: bool = False) -> None:
-        """See which rows of a key may be served, and forget it if nothing is left of it."""
+    def _offer_backlogs(self, key: Key, *, as_first: bool = False) -> None:
+        """Offer those backlogs of a key that may be served, and no others. Forget the key if it has no messages."""
         waits = False
-        for row in key.rows:
-            goes = row.first > 0 and self._is_free(key)
-            waits = waits or row.first > 0
+        for backlog in key.backlogs:
+            goes = backlog.first > 0 and self._check_limits(key)
+            waits = waits or backlog.first > 0
             if not self.is_fair:
-                if goes and not row.is_offered:
-                    row.is_offered = True
-                    heappush(row.line.level.returned, row.first)
+                if goes and not backlog.is_offered:
+                    backlog.is_offered = True
+                    heappush(backlog.scheduler.level.returned, backlog.first)
             else:
-                if row.is_offered and not (goes and row.count == key.places_taken):
-                    row.line.withdraw(row)
-                if goes and not row.is_offered:
-                    row.line.offer(row, as_first=as_first)
+                if backlog.is_offered and not (goes and backlog.count == key.places_taken):
+                    backlog.scheduler.withdraw(backlog)
+                if goes and not backlog.is_offered:
+                    backlog.scheduler.offer(backlog, as_first=as_first)
         if not (waits or key.places_taken):
             self.freed += 1
             self._forget(key)
 
     def free_place(self, key: Key) -> None:
-        """A place of a key is free."""
+        """Free a place of a key, and offer what may follow."""
         self.freed += 1
         key.places_taken -= 1
-        rows = key.rows
-        if not rows or (len(rows) == 1 and not rows[0].first):
+        backlogs = key.backlogs
+        if not backlogs or (len(backlogs) == 1 and not backlogs[0].first):
             if not key.places_taken:
                 self._forget(key)
-        elif len(rows) == 1 and rows[0].first and not (self.passes_over or rows[0].is_offered or key.places_taken):
-            rows[0].is_offered = True  # as `_offer_rows` does it: this is the one that follows in the order of its key
-            heappush(rows[0].line.level.returned, rows[0].first)
+        elif len(backlogs) == 1 and not (self.passes_over or backlogs[0].is_offered or key.places_taken):
+            backlog = backlogs[0]  # what `_offer_backlogs` would do, for the one that follows in the order of its key
+            backlog.is_offered = True
+            heappush(backlog.scheduler.level.returned, backlog.first)
         else:
-            self._offer_rows(key)
+            self._offer_backlogs(key)
 
     def release_place(self, level: Level, seq: int, *, is_delayed: bool) -> bool:
-        """A message was delivered, and waits again; return whether it had a place.
+        """Release the place of a message that was delivered and waits again; return whether it had one.
 
-        In order it keeps the place while it is delayed.
+        A key in order keeps the place while the message is delayed.
         """
         key = self._placed.get(seq)
         if key is None:
@@ -392,16 +395,16 @@ class Keys:
         if not (is_delayed and self.is_in_order and key.name):
             del self._placed[seq]
             if not is_delayed and seq < level.cursor:
-                self._put_back(self._row(key, level), seq)
+                self._put_back(self._ensure_backlog(key, level), seq)
             self.free_place(key)
         return True
 
     def delayed(self) -> list[int]:
-        """Return the messages that have a place without being in flight: in order, those that are delayed."""
+        """Return the messages that have a place but are not in flight: delayed ones of keys in order."""
         return [seq for seq in self._placed if seq not in self._group.in_flight]
 
-    def ended(self, seqs: Iterable[int]) -> list[Key]:
-        """Take in that messages are no longer pending; return the keys to `free_place` once that is on disk."""
+    def end(self, seqs: Iterable[int]) -> list[Key]:
+        """End messages that are no longer pending; return the keys to pass to `free_place` once that is on disk."""
         ended = [key for seq in seqs if (key := self._placed.pop(seq, None)) is not None]
         if self.is_in_order and not self.is_fair:
             return ended
@@ -420,8 +423,8 @@ class Keys:
             key.bucket = Bucket(self._state.shared.started_ms, self._rate)
         return key.bucket
 
-    def _has_token(self, key: Key) -> bool:
-        """Return whether a key may have another delivery; if not, see that it is looked at when it may."""
+    def _check_rate(self, key: Key) -> bool:
+        """Return whether a key has a token; if not, look again when it gets one."""
         bucket = self._bucket(key)
         if bucket.tokens(self._state.host.now_ms(), self._rate, self._burst):
             return True
@@ -435,8 +438,8 @@ class Keys:
         if key.name:
             self._bucket(key).take(1)
 
-    def unused(self, seqs: Iterable[int]) -> None:
-        """These messages reached no client: they do not count for the rates."""
+    def refund(self, seqs: Iterable[int]) -> None:
+        """Return the tokens of messages that reached no client."""
         for seq in seqs if self._rate else ():
             key = self._placed.get(seq)
             if key is not None and key.name:
@@ -444,12 +447,12 @@ class Keys:
 
     @property
     def next_due_ms(self) -> int | None:
-        """Engine time when the next key may have another delivery."""
+        """Engine time when the next key gets a token, or filled buckets may leave room for another key."""
         throttled_ms = self._throttled[0][0] if self._throttled else 0
         return min([due_ms for due_ms in (throttled_ms, self._sweep_due_ms) if due_ms], default=None)
 
     def mature(self, now_ms: int) -> bool:
-        """Look again at keys that may have another delivery; return whether there are any."""
+        """Offer the backlogs of keys that have a token now; return whether there are any."""
         throttled = self._throttled
         any_due = 0 < self._sweep_due_ms <= now_ms
         if any_due:
@@ -461,18 +464,18 @@ class Keys:
             key = self._table.get(name)
             if key is not None and key.is_throttled:
                 key.is_throttled = False
-                self._offer_rows(key)
+                self._offer_backlogs(key)
         return any_due
 
     @property
-    def has_up(self) -> bool:
+    def has_offered(self) -> bool:
         """Whether a message of a fair queue may be delivered, at once or after a read."""
-        return bool(self._aside) or any([line.is_offered for line in self._lines.values()])
+        return bool(self._aside) or any([scheduler.is_offered for scheduler in self._schedulers.values()])
 
     def is_offered(self, level: Level) -> bool:
         """Return whether a message of a level may be delivered, other than those in `returned`."""
-        line = self._lines.get(level)
-        return line is not None and line.is_offered
+        scheduler = self._schedulers.get(level)
+        return scheduler is not None and scheduler.is_offered
 
     # --- all
 
@@ -480,8 +483,8 @@ class Keys:
         return list(self._table.values())
 
     def _forget(self, key: Key) -> None:
-        """Forget a key of which nothing waits or is in flight, unless a new bucket would have more in it."""
-        if key.places_taken or key.is_throttled or (key.rows and key.waits):
+        """Forget a key without messages waiting or in flight, unless a new bucket would have more tokens."""
+        if key.places_taken or key.is_throttled or (key.backlogs and key.waits):
             return
         if key.bucket is None or self._is_refilled(key.bucket):
             self._table.pop(key.name, None)
@@ -490,8 +493,8 @@ class Keys:
         tokens = bucket.tokens(self._state.host.now_ms(), self._rate, self._burst) if self._rate else self._burst
         return tokens == self._burst
 
-    def _has_room(self) -> bool:
-        """Return whether there may be another key. Those whose buckets have filled meanwhile are forgotten first."""
+    def _make_room(self) -> bool:
+        """Forget keys whose buckets have filled; return whether there is room for another key."""
         now_ms = self._state.host.now_ms()
         if self._rate and now_ms >= self._swept_ms + SWEEP_MS:
             self._swept_ms = now_ms
@@ -508,13 +511,13 @@ class Keys:
             self._group.reader.wakeups.at(self._sweep_due_ms)
 
     def note_order(self, level: Level, deliveries: list[Delivery], taken: Taken) -> None:
-        """Note what was delivered of a level: a mark covers it up to the first message that waits, records beyond that.
+        """Note the deliveries of a level: a mark covers those before the first waiting message, records the others.
 
-        A mark that covered messages that were passed over would let them count as tried after a crash.
+        If a mark covered a message that still waits, the message would count as tried after a crash.
         """
-        line, rows = self._lines.get(level), self._rows
-        firsts = line.firsts if line is not None else []
-        while firsts and (firsts[0] not in rows or rows[firsts[0]].line is not line):
+        scheduler, by_first = self._schedulers.get(level), self._by_first
+        firsts = scheduler.firsts if scheduler is not None else []
+        while firsts and (firsts[0] not in by_first or by_first[firsts[0]].scheduler is not scheduler):
             heappop(firsts)
         first = firsts[0] if firsts else sys.maxsize
         for delivery in deliveries:
@@ -525,7 +528,7 @@ class Keys:
                 self._group.record_first_try(delivery, taken)
 
     def first_before(self, seq: int, name: bytes) -> int:
-        """Return the seq that a message with a key is held back for, or 0 if there is none."""
+        """Return the seq of the message that this one of a key waits for, or 0 if there is none."""
         key = self._table.get(name)
         if key is None or not name:
             return 0
@@ -533,24 +536,24 @@ class Keys:
             return key.last if key.last != seq else 0
         if not self.is_in_order:
             return 0
-        first = min([row.first for row in key.rows if row.first], default=seq)
+        first = min([backlog.first for backlog in key.backlogs if backlog.first], default=seq)
         return first if first != seq else 0
 
     def rewind(self) -> None:
-        """Forget what waits, because the cursor starts over, and look at the options.
+        """Forget what waits, because the cursor starts over, and apply the options.
 
         Messages that are in flight, or are being settled, keep their places.
         """
         in_flight = self._group.in_flight
         for seq in [seq for seq in self._placed if seq not in in_flight]:
             self._placed.pop(seq).places_taken -= 1
-        self._rows.clear()
+        self._by_first.clear()
         self._entries = 0
         self._throttled.clear()
         self._aside.clear()
-        self._lines.clear()
+        self._schedulers.clear()
         self._use_options()
         for key in list(self._table.values()):
-            key.rows = ()
+            key.backlogs = ()
             key.is_throttled = False
             self._forget(key)

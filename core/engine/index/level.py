@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from curbstone.core.engine.index.group import Group
 
 STEPS_AT_ONCE = 2048
-"""After so many messages a call of `Group.take` enters no more in the rows of their keys, and drops no more of them."""
+"""How many messages a call of `Group.take` may add to backlogs of keys or remove from them."""
 
 _FEW = 12
 """So many bits are found one by one faster than by looking at all."""
@@ -48,7 +48,7 @@ class Taken:
         self.handed: list[TriesRecord] = []
         """Records for the log, of deliveries that were not the first: their tries as they would stand after a crash."""
         self.steps = STEPS_AT_ONCE
-        """How many more messages may be entered in rows, or dropped from them. If it is none, another call goes on."""
+        """How many more messages may be added to backlogs or removed from them; at 0, another call continues."""
 
 
 class Level:
@@ -99,8 +99,8 @@ class Level:
 
     # --- delivery
 
-    def head(self, group: Group, taken: Taken) -> int:
-        """Return the seq that may be ready and would be next, or 0. What is passed is not looked at again."""
+    def advance(self, group: Group, taken: Taken) -> int:
+        """Move the cursor to the next message that may be ready; return its seq, or 0 if there is none."""
         if self.returned:
             return self.returned[0]
         if group.keys is not None and group.keys.is_fair:
@@ -119,18 +119,18 @@ class Level:
         run = group.reader.runs.find(seq)
         bit = 1 << (seq - run.first) if run else 0
         keys = group.keys
-        row = keys.next_of(seq) if keys is not None else None
+        backlog = keys.check_first(seq) if keys is not None else None
         if run is None or not run.pending(group.name) & bit:
             heappop(returned)  # it was settled meanwhile
-            if keys is not None and row is not None:
-                keys.drop_first(row)
+            if keys is not None and backlog is not None:
+                keys.drop_first(backlog)
             return True
-        if (known is not None and known.due_ms) or (row is not None and seq in group.in_flight):
+        if (known is not None and known.due_ms) or (backlog is not None and seq in group.in_flight):
             heappop(returned)  # it was delayed meanwhile, or taken out of turn
-            if keys is not None and row is not None:
-                keys.pass_over(row)
+            if keys is not None and backlog is not None:
+                keys.pass_over(backlog)
             return True
-        if keys is not None and row is None and keys.has(seq):
+        if keys is not None and backlog is None and keys.has(seq):
             heappop(returned)
             return True
         message = known.message if known is not None else None
@@ -146,10 +146,10 @@ class Level:
         while returned and returned[0] == seq:  # twice, if it was taken out of turn and returned
             heappop(returned)
         if keys is not None:
-            if row is not None:
-                keys.take_place(row)
+            if backlog is not None:
+                keys.take_place(backlog)
                 if seq <= self.recovered and not keys.passes_over:
-                    group.never_tried(seq)
+                    group.mark_untried(seq)
             elif keys.requeue(self, message):
                 return True
         group.deliver_one(message, taken, is_dead)
@@ -189,7 +189,7 @@ class Level:
             return runs.at_or_after(end) is not None
         messages = run.messages
         if messages is None:
-            messages = self._messages(group, run, bits << skip, taken)
+            messages = self._get_or_load(group, run, bits << skip, taken)
             if messages is None:
                 return False
         room = limit - len(taken.deliveries)
@@ -241,7 +241,7 @@ class Level:
             state = WAITS
             if message is not None:
                 key = key_of(message.headers) if keys is not None else b""
-                state = keys.reached(self, key, seq) if keys is not None and (key or keys.is_fair) else GOES
+                state = keys.admit(self, key, seq) if keys is not None and (key or keys.is_fair) else GOES
                 if state == NO_ROOM and keys is not None:
                     self.stuck_at = keys.freed
                     return False
@@ -259,7 +259,7 @@ class Level:
         return True
 
     def enter(self, group: Group, taken: Taken) -> None:
-        """Enter messages from the cursor on in the rows of their keys, as far as they are in memory."""
+        """Add messages from the cursor on to the backlogs of their keys, as far as they are in memory."""
         while taken.steps > 0 and self.take_fresh(group, taken, sys.maxsize, _never):
             pass
 
@@ -303,8 +303,8 @@ class Level:
                 return
         group.reader.forget(left)
 
-    def _messages(self, group: Group, run: Run, bits: int, taken: Taken) -> list[Message | None] | None:
-        """Return the messages of a run that is not in memory, or None if they are being read; `bits` are needed.
+    def _get_or_load(self, group: Group, run: Run, bits: int, taken: Taken) -> list[Message | None] | None:
+        """Return the messages of a run that is not in memory, or read them and return None; `bits` are needed.
 
         A run may have grown, or may have messages that an undo has brought back, since its page was read.
         """

@@ -270,7 +270,7 @@ def test_finished_keys_are_freed(lab: Lab, queue: LocalQueue) -> None:
     assert lab.pop_all(queue) == [b"%d" % n for n in range(200)]
     kept = queue.index.unnamed.keys
     assert kept is not None
-    left = [kept._table, kept._placed, kept._rows, kept._entries, kept._throttled, kept._aside]
+    left = [kept._table, kept._placed, kept._by_first, kept._entries, kept._throttled, kept._aside]
     assert not any(left), left
 
 
