@@ -106,7 +106,7 @@ class AsgiSocket:
         if is_full is not self._is_full:
             self._is_full = is_full
             if self._session is not None and not self._is_paused:
-                (self._session.hold if is_full else self._session.resume)()
+                (self._session.pause if is_full else self._session.resume)()
         may_read = not (self._is_held or self._is_stopped or self._unsent_bytes > self._unsent_bytes_max)
         if may_read is not self._may_read.is_set():
             (self._may_read.set if may_read else self._may_read.clear)()
@@ -152,7 +152,7 @@ class AsgiSocket:
         """Count the bytes that the session holds of incomplete input."""
         self._account.hold_input(size)
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Stop reading until `resume`."""
         self._is_held = True
         self._adjust_flow()
@@ -168,7 +168,7 @@ class AsgiSocket:
         """Pause deliveries."""
         self._is_paused = True
         if self._session is not None and self._session.delivers:
-            self._session.hold()
+            self._session.pause()
 
     def resume_output(self) -> None:
         """Continue after `pause_output`."""

@@ -142,7 +142,7 @@ class HttpConnection(Stream, asyncio.Protocol):
     def _lose(self) -> None:
         self._is_gone = True
         if self._answering is not None:
-            self._answering.lose()
+            self._answering.connection_lost()
         self.held = b""
 
     def is_gone(self) -> bool:
@@ -188,10 +188,10 @@ class HttpConnection(Stream, asyncio.Protocol):
 
     resume_output = pause_output
 
-    def _hold(self) -> None:
+    def _pause_deliveries(self) -> None:
         self._writable.clear()
 
-    def _go_on(self) -> None:
+    def _resume_deliveries(self) -> None:
         self._writable.set()
         self.loop.call_soon(self._parse_held)
 
@@ -443,7 +443,7 @@ class HttpConnection(Stream, asyncio.Protocol):
             if cycle.response_complete:
                 self._leave()  # the request was answered before its body had arrived
                 return
-            cycle.lose()
+            cycle.connection_lost()
             self._answering = None
             if cycle.response_started:
                 self.transport.abort()

@@ -82,7 +82,7 @@ class Cycle:
         if self._waiting is not None:
             self._wake()
 
-    def lose(self) -> None:
+    def connection_lost(self) -> None:
         """Note that the client is gone or its request was refused."""
         self.disconnected = True
         if self._waiting is not None:
@@ -137,7 +137,7 @@ class Cycle:
         if not self.response_started:
             self._begin(message)
         elif not self.response_complete:
-            self._go_on(message)
+            self._proceed(message)
         else:
             raise RuntimeError(f"{message['type']} after the end of an answer")
 
@@ -162,7 +162,7 @@ class Cycle:
         if length < 0:
             self._write(b"")
 
-    def _go_on(self, message: Message) -> None:
+    def _proceed(self, message: Message) -> None:
         """Take a piece of the body, maybe the last one."""
         if message["type"] != "http.response.body":
             raise RuntimeError(f"{message['type']} in the body of an answer")

@@ -198,14 +198,14 @@ class Session:
         """Note that reading stopped or continued: a client that is not read can't be late."""
         self._liveness.reading(on, now_ms)
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Pause deliveries: the socket is full."""
-        self._connection.held = True
-        self._subscriptions.hold()
+        self._connection.is_paused = True
+        self._subscriptions.pause()
 
     def resume(self) -> None:
-        """Resume deliveries after `hold`."""
-        self._connection.held = False
+        """Resume deliveries after `pause`."""
+        self._connection.is_paused = False
         self._subscriptions.resume()
 
     def shut_down(self, reason: str) -> None:
@@ -234,7 +234,7 @@ class Session:
             connection.finish(b"")
         connection.resume_reading()
 
-    def lose(self) -> None:
+    def connection_lost(self) -> None:
         """Requeue the deliveries and drop the open transactions: the socket is gone. Messages that were sent stay."""
         connection = self._connection
         connection.lost = True

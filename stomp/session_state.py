@@ -68,7 +68,7 @@ class SessionState:
         self.wall_ms = 0
         """The wall-clock time of the current read, for headers that name a time."""
         self._output: list[bytes] = []
-        self.held = False
+        self.is_paused = False
         """Whether deliveries are paused because the socket is full."""
         self.ending = False
         self.closing = False

@@ -137,7 +137,7 @@ class Subscriptions:
                 connection.fail(outcome, receipt)
             elif not connection.lost:
                 connection.receipt(receipt)
-                if held is not None and not connection.held:
+                if held is not None and not connection.is_paused:
                     held.consumer.resume()
             connection.confirmed(1)
 
@@ -278,13 +278,13 @@ class Subscriptions:
                 self._connection.private.discard(subscription.queue.name)
                 self._connection.access.drop_private([subscription.queue.name])
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Pause all deliveries: the socket is full."""
         for subscription in self.by_handle.values():
             subscription.consumer.hold()
 
     def resume(self) -> None:
-        """Resume deliveries after `hold`."""
+        """Resume deliveries after `pause`."""
         for subscription in self.by_handle.values():
             subscription.consumer.resume()
         for named in self._named.values():
@@ -368,7 +368,7 @@ class Subscriptions:
             on_closed=partial(self._lost, destination.private),
         )
         subscription.bind(queue, consumer)
-        if connection.held:
+        if connection.is_paused:
             consumer.hold()
         self.by_handle[subscription.handle.encode()] = subscription
         return subscription

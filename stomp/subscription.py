@@ -130,7 +130,7 @@ class CountSubscription:
     def changed(self) -> None:
         """Send the count if it differs from the last one sent."""
         connection = self._connection
-        if connection.held or connection.ending:
+        if connection.is_paused or connection.ending:
             return
         counts = self._queue.counts()
         count = counts.rdy + counts.wip + counts.delayed

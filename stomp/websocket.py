@@ -181,7 +181,7 @@ class StompSocket:
         session.receive(data, self._host.now_ms(), self._host.wall_ms())
         self._wire.keeps(session.unfinished_bytes)
         if session.congested:
-            self._wire.hold()
+            self._wire.pause()
 
     def too_big(self) -> None:
         """Refuse a message that is larger than the listener reads."""
@@ -193,9 +193,9 @@ class StompSocket:
         self._close_code = self._close_code or (TRY_AGAIN if status == 503 else POLICY_VIOLATION)
         self._session.refuse(ProtocolError(reason))
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Pause deliveries: the socket is full."""
-        self._session.hold()
+        self._session.pause()
 
     def resume(self) -> None:
         """Resume deliveries: the socket takes output again."""
@@ -216,7 +216,7 @@ class StompSocket:
         """The connection has ended, or is about to."""
         self._closed = True
         self._pulse.stop()
-        self._session.lose()
+        self._session.connection_lost()
 
     def _changed(self, more_bytes: int) -> None:
         """The session has output, or has ended."""

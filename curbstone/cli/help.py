@@ -13,8 +13,8 @@ from curbstone.cli.examples import EXAMPLES
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 the server refused, or can't do it now; 2 the command line or a setting is wrong; 3 the"
-    " server can't be reached; 4 there is no such queue; 5 there was no message; 6 damage was found; 130 interrupted;"
-    " 143 ended by SIGTERM."
+    " server can't be reached; 4 there is no such queue; 5 there was no message; 6 damage was found; 7 another server"
+    " has replaced this one; 130 interrupted; 143 ended by SIGTERM."
 )
 
 

@@ -145,7 +145,7 @@ class Actions:
             on_closed=lambda error: self._lost(consumer, error),
         )
         consumer.bind(queue, engine)
-        if self._session.held:
+        if self._session.is_paused:
             engine.hold()
         return consumer
 

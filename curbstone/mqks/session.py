@@ -84,7 +84,7 @@ class Session:
         self._reader = LineReader(limits.line_bytes_max)
         self._line = ReceiveDeadline(limits.line_ms, limits.line_bytes_per_s)
         self._output: list[bytes] = []
-        self.held = False
+        self.is_paused = False
         """Whether deliveries are paused because the socket is full."""
         self.updates: dict[QueueConsumer, bytes] = {}
         """The --update lines that consumers get when the socket takes more."""
@@ -170,21 +170,21 @@ class Session:
         """Note that reading stopped or continued: a client that is not read can't be late."""
         self._line.reading(on, now_ms)
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Pause deliveries: the socket is full."""
-        self.held = True
+        self.is_paused = True
         for consumer in self._actions.consumers.values():
             consumer.engine.hold()
 
     def resume(self) -> None:
-        """Resume deliveries, and lines that wait, after `hold`."""
-        self.held = False
+        """Resume deliveries, and lines that wait, after `pause`."""
+        self.is_paused = False
         if self.updates:
             self.write(b"".join(self.updates.values()))
             self.updates.clear()
         for consumer in self._actions.consumers.values():
             consumer.engine.resume()
-        self._go_on_later()
+        self._proceed_later()
 
     def end_input(self) -> None:
         """End once all answers are sent: the client has closed its half."""
@@ -200,7 +200,7 @@ class Session:
         """End with an error for a reason other than a request."""
         self.refuse(codec.NO_ID, RequestError(reason, fatal=True))
 
-    def lose(self) -> None:
+    def connection_lost(self) -> None:
         """Requeue the deliveries: the socket is gone. Messages that were published stay."""
         self.lost = self.closing = True
         self._finish()
@@ -231,22 +231,22 @@ class Session:
             if self.work_us >= WORK_US_MAX and done < len(lines):
                 self._waiting.extend(lines[done:])
                 self.congested = True
-                self._go_on_later()
+                self._proceed_later()
                 return
 
-    def _go_on_later(self) -> None:
-        if self._waiting and not self._is_due and not self.held and not self._throttle.is_on:
+    def _proceed_later(self) -> None:
+        if self._waiting and not self._is_due and not self.is_paused and not self._throttle.is_on:
             self._is_due = True
-            self._later(max(1, self.work_us // 1000), self._go_on)
+            self._later(max(1, self.work_us // 1000), self._proceed)
 
     def _released(self) -> None:
         """Continue with the lines that waited: the user is within its rate again."""
         CURRENT_CALLER.set(self._caller)
-        self._go_on()
+        self._proceed()
 
-    def _go_on(self) -> None:
+    def _proceed(self) -> None:
         self._is_due = False
-        if self.ending or self.held or self._throttle.is_on:
+        if self.ending or self.is_paused or self._throttle.is_on:
             return
         lines = list(self._waiting)
         self._waiting.clear()
@@ -314,7 +314,7 @@ class Session:
 
     def update(self, consumer: QueueConsumer, line: bytes) -> None:
         """Send a consumer's --update. While the socket is full only the latest is kept, which has all bindings."""
-        if self.held:
+        if self.is_paused:
             self.updates[consumer] = line
         else:
             self.write(line)
@@ -331,10 +331,10 @@ class Session:
                 self.refuse(request.request_id, error)
             else:
                 self.write(codec.ok(request.request_id, self._login.access.identity.user.encode()))
-            if is_later and self.held:
+            if is_later and self.is_paused:
                 self._check_room()
             elif is_later:
-                self._go_on()
+                self._proceed()
 
         self._login.auth(arguments.text_of(request.rest).split(), done)
 

@@ -93,13 +93,13 @@ class Share:
 class Waiting:
     """A page that waits for memory."""
 
-    __slots__ = ("account", "go_on", "share", "size")
+    __slots__ = ("account", "proceed", "share", "size")
 
-    def __init__(self, account: Account, size: int, go_on: Callable[[], None]) -> None:
+    def __init__(self, account: Account, size: int, proceed: Callable[[], None]) -> None:
         self.account = account
         self.share = account.share
         self.size = size
-        self.go_on = go_on
+        self.proceed = proceed
 
     def cancel(self) -> None:
         if self in self.share.waiting:
@@ -179,13 +179,13 @@ class Account:
             more, self.page = size - self.page, size
             self._budget.add(self.share, more)
 
-    def when_room(self, size: int, go_on: Callable[[], None]) -> Waiting | None:
-        """Reserve bytes for a page and return None, or do so later and then call `go_on`, unless cancelled."""
+    def when_room(self, size: int, proceed: Callable[[], None]) -> Waiting | None:
+        """Reserve bytes for a page and return None, or do so later and then call `proceed`, unless cancelled."""
         share = self.share
         if self._is_closed or (not share.waiting and self._budget.has_room(share, size)):
             self.set_aside(size)
             return None
-        waiting = Waiting(self, size, go_on)
+        waiting = Waiting(self, size, proceed)
         share.waiting.append(waiting)
         return waiting
 
@@ -418,7 +418,7 @@ class Budget:
         while share.waiting and self.has_room(share, share.waiting[0].size):
             waiting = share.waiting.popleft()
             waiting.account.set_aside(waiting.size)
-            waiting.go_on()
+            waiting.proceed()
 
     def _refuse_largest(self, share: Share) -> None:
         refusable = [account for account in share.inputs if account.is_refusable]

@@ -39,11 +39,11 @@ class Stream(ABC):
     # --- implemented by protocols
 
     @abstractmethod
-    def _hold(self) -> None:
+    def _pause_deliveries(self) -> None:
         """Pause deliveries."""
 
     @abstractmethod
-    def _go_on(self) -> None:
+    def _resume_deliveries(self) -> None:
         """Resume deliveries."""
 
     @abstractmethod
@@ -59,25 +59,25 @@ class Stream(ABC):
     def pause_writing(self) -> None:
         self.is_full = True
         self._account.hold_output(self._transport.get_write_buffer_size())
-        self._hold()
+        self._pause_deliveries()
         self._adjust_flow()
 
     def resume_writing(self) -> None:
         self.is_full = False
         self._account.hold_output(0)
         if not self._is_paused:
-            self._go_on()
+            self._resume_deliveries()
         self._adjust_flow()
 
     def pause_output(self) -> None:
         self._is_paused = True
-        self._hold()
+        self._pause_deliveries()
         self._adjust_flow()
 
     def resume_output(self) -> None:
         self._is_paused = False
         if not self.is_full:
-            self._go_on()
+            self._resume_deliveries()
         self._adjust_flow()
 
     def pause_input(self) -> None:

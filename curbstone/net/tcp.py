@@ -54,7 +54,7 @@ class Session(Protocol):
     def take_output(self) -> list[bytes]:
         """Return and remove the output, in order."""
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Pause deliveries."""
 
     def resume(self) -> None:
@@ -63,7 +63,7 @@ class Session(Protocol):
     def end_input(self) -> None:
         """Handle the end of input; the client may still wait for its last replies."""
 
-    def lose(self) -> None:
+    def connection_lost(self) -> None:
         """Handle the loss of the connection."""
 
 
@@ -186,7 +186,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
             self._linger.close()
         self._intake.close()
         self.ended()
-        self.session.lose()
+        self.session.connection_lost()
         self.slot.leave()
         self._tcp_server.remove_client(self)
 
@@ -201,11 +201,11 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
     def evict(self) -> None:
         self.refuse_client(REFUSED)
 
-    def _hold(self) -> None:
+    def _pause_deliveries(self) -> None:
         if not self.session.ending:
-            self.session.hold()
+            self.session.pause()
 
-    def _go_on(self) -> None:
+    def _resume_deliveries(self) -> None:
         if not self.session.ending:
             self.session.resume()
 

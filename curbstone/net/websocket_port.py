@@ -32,7 +32,7 @@ class WebSocketPort(Protocol):
     def keeps(self, size: int) -> None:
         """Set the size of the complete messages that the session holds because they are parts of a larger unit."""
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Stop reading."""
 
     def resume(self) -> None:

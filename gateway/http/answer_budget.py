@@ -30,11 +30,11 @@ async def wait_for_budget(scope: AnyScope, size: int = 0) -> None:
     account = account_of(scope)
     budget: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def go_on() -> None:
+    def proceed() -> None:
         if not budget.done():
             budget.set_result(None)
 
-    waiting = account.when_room(size, go_on)
+    waiting = account.when_room(size, proceed)
     if waiting is None:
         return
     try:

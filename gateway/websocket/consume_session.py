@@ -55,7 +55,7 @@ class ConsumeSession:
         self._login.begin(self._fail, lambda: self._subscription.unsettled)
         self._subscription.start(wire, self._fail, self._login)
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         if not self._subscription.is_closed:
             self._subscription.hold()
 

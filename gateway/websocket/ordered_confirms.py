@@ -86,14 +86,14 @@ class OrderedConfirms:
         if not (self._is_looking or self._throttle.holds(meter)):
             return False
         self._kept += messages
-        self._wire.hold()
+        self._wire.pause()
         return True
 
     def keep_until(self, messages: list[Inbound], look: Callable[[Done], None]) -> None:
         """Keep the frames, and those that follow, until `look` calls back."""
         self._is_looking = True
         self._kept += messages
-        self._wire.hold()
+        self._wire.pause()
         look(self._looked)
 
     def _looked(self, _error: CurbstoneError | None) -> None:
@@ -151,13 +151,13 @@ class OrderedConfirms:
             self._failure = (status, text)
             self._finish()
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Stop reading messages: the peer does not read its answers."""
         self._is_held = True
-        self._wire.hold()
+        self._wire.pause()
 
     def resume(self) -> None:
-        """Read on after `hold`, unless there is another reason not to."""
+        """Read on after `pause`, unless there is another reason not to."""
         self._is_held = False
         self._read_on()
 
@@ -173,7 +173,7 @@ class OrderedConfirms:
         self._batches.append(batch)
         self._unconfirmed.add(count, size)
         if self._unconfirmed.is_over_limit:
-            self._wire.hold()
+            self._wire.pause()
 
     def _released(self) -> None:
         """Handle the kept frames: the user is within its rate again, or other servers have answered."""

@@ -213,7 +213,7 @@ class WebSocketProtocol(TurnStream):
     def keeps(self, size: int) -> None:
         self._kept_bytes = size
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         self._is_held = True
         self._adjust_flow()
 
@@ -223,11 +223,11 @@ class WebSocketProtocol(TurnStream):
 
     # ------------------------------------------------------------ inside
 
-    def _hold(self) -> None:
+    def _pause_deliveries(self) -> None:
         if self._session and (self.is_full or self._session.delivers):
-            self._session.hold()
+            self._session.pause()
 
-    def _go_on(self) -> None:
+    def _resume_deliveries(self) -> None:
         if self._session:
             self._session.resume()
         self.changed()  # a pong may have waited for this

@@ -248,9 +248,9 @@ class PublishSession:
         """Take no more messages, answer those that were taken, and close."""
         self._confirms.end(GOING_AWAY, "the server is stopping")
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Stop reading messages: the peer does not read its confirms."""
-        self._confirms.hold()
+        self._confirms.pause()
 
     def resume(self) -> None:
         self._confirms.resume()

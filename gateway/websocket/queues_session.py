@@ -375,7 +375,7 @@ class QueuesSession:
         for subscription in self._subscriptions.values():
             subscription.pause()
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """See `Session.hold`. Only deliveries pause: answers are small, and may wait up to `UNREAD_BYTES_MAX`."""
         self._is_held = True
         for subscription in self._subscriptions.values():

@@ -67,11 +67,11 @@ class Session(Protocol):
     def refuse(self, status: int, reason: str) -> None:
         """Refuse the peer's unfinished message, and close. 408: the peer was too slow; 503: it may try again."""
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Stop producing output: the socket's buffer is full."""
 
     def resume(self) -> None:
-        """Continue after `hold`: there is room again."""
+        """Continue after `pause`: there is room again."""
 
     def reading(self, on: bool) -> None:
         """Note that reading stopped or continued: a peer that is not read can't be late."""
@@ -128,4 +128,4 @@ class RefusedSession:
     def _ignore(self, *_what: object, **_more: object) -> None:
         """Do nothing: the connection is closed already."""
 
-    receive = too_big = refuse = hold = resume = reading = stop = closed = _ignore
+    receive = too_big = refuse = pause = resume = reading = stop = closed = _ignore

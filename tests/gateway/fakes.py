@@ -109,7 +109,7 @@ class FakeWire:
     def keeps(self, size: int) -> None:
         self.kept_bytes = size
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         self.is_held = True
 
     def resume(self) -> None:

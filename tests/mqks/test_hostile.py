@@ -110,7 +110,7 @@ async def test_only_the_latest_unread_update_is_kept(world: World) -> None:
     """Rebinding a queue again and again filled the memory with what its consumers were told and did not read."""
     lazy = await world.peer("c consume --confirm q e")
     (session,) = [client.session for client in world.server.clients]
-    session.hold()
+    session.pause()
     other = await world.peer()
     for n in range(100):
         await other.confirm(f"r rebind --confirm q e{n}")

@@ -33,10 +33,10 @@ class Session:
         output, self.output = self.output, []
         return output
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Do nothing."""
 
-    resume = end_input = lose = hold
+    resume = end_input = connection_lost = pause
 
 
 class Client(Connection[Session]):

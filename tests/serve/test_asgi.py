@@ -341,7 +341,7 @@ async def test_deliveries_pause_under_asgi_back_pressure() -> None:
     for _ in range(30):
         await asyncio.sleep(0)
         wire.send(binary_frame(b"x" * 10_000))
-    assert session.calls == ["start", "hold"]
+    assert session.calls == ["start", "pause"]
     is_taken.set()
     async with asyncio.timeout(60):
         while session.calls[-1] != "resume":
@@ -350,7 +350,7 @@ async def test_deliveries_pause_under_asgi_back_pressure() -> None:
     await serving
     assert [message.get("bytes", b"") for message in sent] == [b"x" * 10_000] * 30 + [b""]
     assert sent[-1] == {"type": "websocket.close", "code": 1001, "reason": "the server is stopping"}
-    assert session.calls == ["start", "hold", "resume", "closed"]
+    assert session.calls == ["start", "pause", "resume", "closed"]
 
 
 class FakeSession:
@@ -366,8 +366,8 @@ class FakeSession:
     def start(self, wire: object) -> None:
         self.calls.append("start")
 
-    def hold(self) -> None:
-        self.calls.append("hold")
+    def pause(self) -> None:
+        self.calls.append("pause")
 
     def resume(self) -> None:
         self.calls.append("resume")

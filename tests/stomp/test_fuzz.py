@@ -97,7 +97,7 @@ def check_session(data: bytes, random: Random) -> None:
         if random.random() < 0.3:
             client.lab.settle()
         if random.random() < 0.1:
-            random.choice((client.session.hold, client.session.resume))()
+            random.choice((client.session.pause, client.session.resume))()
         output += b"".join(client.session.take_output())
     client.session.resume()
     client.lab.pass_time(20_000)
@@ -106,7 +106,7 @@ def check_session(data: bytes, random: Random) -> None:
     if not output.startswith(b"HTTP/"):
         commands = [frame.command for frame in read_frames(output)]
         assert "ERROR" not in commands[:-1]
-    client.session.lose()
+    client.session.connection_lost()
     client.lab.settle()
     assert client.session.take_output() == []
     assert not client.lab.broker.private_queues()

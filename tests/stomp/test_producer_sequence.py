@@ -149,7 +149,7 @@ def test_a_later_connection_of_a_producer_ends_the_earlier_one(lab: Lab) -> None
     (error,) = earlier.read()
     assert (error.command, error.headers["x-error-code"]) == ("ERROR", "409")
     assert not other.session.ending and not later.session.ending
-    later.session.lose()
+    later.session.connection_lost()
     assert reported(Peer(lab, authenticator).send(number(3))) == ["1.3 stored"]
 
 
@@ -175,7 +175,7 @@ def test_producers_of_a_connection_are_limited(lab: Lab) -> None:
         peer.send(number(1, producer=name))
     (error,) = peer.send(number(1, producer="d"))
     assert (error.command, error.headers["message"]) == ("ERROR", "a connection has at most 3 numbered producers")
-    peer.session.lose()
+    peer.session.connection_lost()
     assert not authenticator.registries.producing
 
 

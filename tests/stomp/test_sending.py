@@ -63,7 +63,7 @@ def test_m06_a_queue_is_created_on_first_use(client: Client) -> None:
 
 def test_m07_messages_sent_before_the_socket_closed_are_stored(client: Client) -> None:
     client.feed(Client.frame(send("1", "receipt:1")) + Client.frame(send("2")) + b"SEND\ndestination:/queue/a\n\nhalf")
-    client.session.lose()
+    client.session.connection_lost()
     assert client.turn() == []
     assert client.lab.bodies("a") == [b"1", b"2"]
 

@@ -51,7 +51,7 @@ def test_a_refused_publish_ends_the_connection_and_names_the_first_receipt(
 
 def test_held_session_delivers_nothing(client: Client) -> None:
     client.send(SUB, "SUBSCRIBE|id:c|destination:/queue/a/count")
-    client.session.hold()
+    client.session.pause()
     assert client.send(send("1"), SUB.replace("id:0", "id:1")) == []
     client.session.resume()
     assert sorted(frame.body for frame in client.turn()) == [b"1", b"1"], "the message and the count"
@@ -136,7 +136,7 @@ def test_session_survives_any_frames(pieces: list[str], connect: bool, junk: byt
     output = b"".join(client.session.take_output())
     if was_closing:
         assert output.count(b"ERROR\nmessage:") <= 1
-    client.session.lose()
+    client.session.connection_lost()
     client.lab.settle()
     assert client.session.take_output() == []
     for queue in client.lab.broker.queues():

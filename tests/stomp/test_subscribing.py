@@ -97,7 +97,7 @@ def test_s10_unsettled_messages_can_be_settled_after_unsubscribe(client: Client)
 def test_s10_the_end_of_the_connection_returns_them(client: Client) -> None:
     client.send(send("1"), SUB)
     client.send("UNSUBSCRIBE|id:0")
-    client.session.lose()
+    client.session.connection_lost()
     (message,) = Client(client.lab).send(SUB)
     assert message.headers["x-tries"] == "1"
 
@@ -206,7 +206,7 @@ def test_a_topic_has_a_queue_for_each_subscription(lab: Lab) -> None:
         client.send("SUBSCRIBE|id:0|destination:/topic/news")
     assert one.receipts(send("hot", "receipt:r", queue="/topic/news")) == ["r"]
     assert [f.body for f in two.read()] == [b"hot"]
-    one.session.lose()
+    one.session.connection_lost()
     two.send("DISCONNECT")
     lab.settle()
     assert not lab.names(), "they go with their connections"
@@ -224,7 +224,7 @@ def test_reply_is_sent_to_a_temporary_queue(lab: Lab) -> None:
     stranger = Client(lab, name="s3").error(f"SUBSCRIBE|id:0|destination:{reply_to}")
     assert "is for SEND" in stranger.headers["message"]
     asker.send(send("note to self", queue="/temp-queue/other"), "SUBSCRIBE|id:c|destination:/temp-queue/third/count")
-    asker.session.lose()
+    asker.session.connection_lost()
     lab.settle()
     assert [str(name) for name in lab.names()] == ["default/a"]
     assert server.receipts(send("!", "receipt:late", queue=reply_to)) == ["late"], "nobody waits for it any more"

@@ -144,7 +144,7 @@ def test_transactional_reply_reaches_the_requester_or_nobody(
         asker.send("SUBSCRIBE|id:r|destination:/temp-queue/r", send("?", "reply-to:/temp-queue/r"))
         (question,) = server.send(SUB)
         if state == "gone":
-            asker.session.lose()
+            asker.session.connection_lost()
             lab.settle()
         elif state == "full":
             refuse(lab.broker.private_queues()[0].name.queue, QueueFull("full"))
@@ -210,7 +210,7 @@ def test_internal_marker_is_not_delivered_as_a_header() -> None:
         (message,) = client.send("SUBSCRIBE|id:0|destination:/queue/a|ack:client-individual")
         assert (message.headers["x-msg-x-k"], message.headers["x-http-charset-not"]) == ("grün", "1")
         assert "x-http-charset" not in message.headers
-        client.session.lose()
+        client.session.connection_lost()
     Client(lab).send(send("2", "x-http-charset:utf-8", "x-msg-x-k:v", queue="/queue/b"))
     (found,) = lab.peek(lab.named("b"))
     assert found.message.headers == b"x-msg-x-k:v\n"

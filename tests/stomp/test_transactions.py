@@ -77,7 +77,7 @@ def test_t04_the_same_ack_twice_in_a_transaction(client: Client) -> None:
 
 def test_t05_the_end_of_the_connection_aborts(client: Client) -> None:
     client.send("BEGIN|transaction:t", send("1", "transaction:t"))
-    client.session.lose()
+    client.session.connection_lost()
     client.lab.settle()
     assert client.lab.bodies("a") == []
 

@@ -135,7 +135,7 @@ class Puller:
         if error is not None:
             self._fail(error)
         else:
-            self._go_on()
+            self._proceed()
 
     @property
     def _is_paused(self) -> bool:
@@ -147,9 +147,9 @@ class Puller:
             for pull in list(self._waiting.values()):
                 self._stop_waiting(pull)
                 self._pulls.append(pull)
-        self._go_on()
+        self._proceed()
 
-    def _go_on(self) -> None:
+    def _proceed(self) -> None:
         if self._is_paused:
             self._refuse_all()
             return
@@ -186,7 +186,7 @@ class Puller:
             self._settling = Settling(self._queue.engine.host, channel)
             self._settling.set_window(1, lambda _error: None)
             channel.on_cancelled(self._cancelled)
-            self._go_on()
+            self._proceed()
 
         connection.channel(opened, self._lost)
 
@@ -205,7 +205,7 @@ class Puller:
             delivery = admit(self._queue, self._group, arrived, settling)
             if delivery is not None:
                 self._give(pull, (delivery, arrived.tag, settling))
-        self._go_on()
+        self._proceed()
 
     def _give(self, pull: Pull | None, taken: Pulled) -> None:
         if pull is None or pull.is_done:

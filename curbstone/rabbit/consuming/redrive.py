@@ -43,9 +43,9 @@ class Redrive:
             if self._to == self._queue.name:
                 raise BadRequest("bad to: the dead letters are in this queue")
             self._queue.engine.get(self._to)
-        self._go_on()
+        self._proceed()
 
-    def _go_on(self) -> None:
+    def _proceed(self) -> None:
         if self._left <= 0 or (self._to is not None and self._full) or len(self._staying) >= STAYING_MAX:
             self._finish(None, more=True)
         else:
@@ -103,7 +103,7 @@ class Redrive:
     def _ended(self) -> None:
         self._under_way -= 1
         if not self._under_way:
-            self._go_on()
+            self._proceed()
 
     def _finish(self, error: CurbstoneError | None, *, more: bool) -> None:
         if error is None and not self._moved and self._full:

@@ -36,13 +36,13 @@ def run_concurrently(steps: Sequence[Step], on_done: Done) -> None:
 def run_in_order(steps: Sequence[Step], on_done: Done) -> None:
     """Run steps in order, until one fails."""
 
-    def go_on(place: int, error: CurbstoneError | None) -> None:
+    def proceed(place: int, error: CurbstoneError | None) -> None:
         if error is not None or place == len(steps):
             on_done(error)
         else:
-            steps[place](partial(go_on, place + 1))
+            steps[place](partial(proceed, place + 1))
 
-    go_on(0, None)
+    proceed(0, None)
 
 
 class Declaration:

@@ -109,11 +109,11 @@ class Recorder:
     def _begin(self) -> None:
         # A timer may be a little early.
         time_s = HOUR.last(self._host.wall_ms() / 1000 + HOUR.step_s / 2)
-        self._go_on(time_s, self._sample(time_s))
+        self._proceed(time_s, self._sample(time_s))
 
-    def _go_on(self, time_s: int, sampling: Iterator[None]) -> None:
+    def _proceed(self, time_s: int, sampling: Iterator[None]) -> None:
         for _ in sampling:
-            self._host.call_soon(lambda: self._go_on(time_s, sampling))
+            self._host.call_soon(lambda: self._proceed(time_s, sampling))
             return
         self._wait(time_s)
 

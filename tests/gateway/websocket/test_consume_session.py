@@ -216,7 +216,7 @@ def test_a_deleted_queue_is_404_and_a_close(reader: Reader) -> None:
 
 def test_full_socket_pauses_the_consumer() -> None:
     reader = Reader()
-    reader.session.hold()
+    reader.session.pause()
     reader.session.resume()
     assert reader.calls == [("hold",), ("resume",)]
 

@@ -229,7 +229,7 @@ def test_a_producer_far_ahead_is_not_read_until_half_is_confirmed(publisher: Pub
 
 
 def test_a_producer_that_reads_no_confirms_is_not_read(publisher: Publisher) -> None:
-    publisher.session.hold()
+    publisher.session.pause()
     assert publisher.wire.is_held
     publisher.session.resume()
     assert not publisher.wire.is_held

@@ -343,7 +343,7 @@ def test_no_deliveries_while_the_peer_does_not_read(lab: Lab) -> None:
     a, b = lab.queue("a"), lab.queue("b")
     reader = Reader(lab)
     reader.subscribe("a", ack=False)
-    reader.session.hold()
+    reader.session.pause()
     reader.subscribe("b", ack=False)  # also not to one that begins meanwhile
     lab.publish(a, "1")
     lab.publish(b, "2")
