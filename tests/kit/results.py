@@ -38,8 +38,8 @@ RUNS = {
 """The runs in their order on the page; "finding" is a failure of the product, not of the test."""
 
 
-def record(run: str, counts: Mapping[str, int], *, is_finding: bool = False) -> None:
-    """Add the counts of a run that has ended."""
+def record(run: str, counts: Mapping[str, int], *, is_finding: bool = False, is_sum: bool = False) -> None:
+    """Add the counts of a run that has ended; if they are sums of all runs already, they replace those of before."""
     assert run in RUNS, run
     if os.environ.get("CURBSTONE_RECORD") != "1":
         return
@@ -51,6 +51,8 @@ def record(run: str, counts: Mapping[str, int], *, is_finding: bool = False) -> 
         entry["last"] = _today()
         if is_finding:
             entry["finding"] = _today()
+        if is_sum:
+            entry["counts"] = {}
         for what, count in counts.items():
             entry["counts"][what] = entry["counts"].get(what, 0) + count
         file.truncate(0)

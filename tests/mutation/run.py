@@ -1,10 +1,12 @@
 """Mutation testing of the engine's commit, cap, recovery and delivery: `python -m tests.mutation.run [MODULE...]`.
 
 Each mutant runs in a process of its own, which is forked from one that has imported everything: some simulated
-histories first, then the unit tests of the module, until something notices. `score.json` beside this file says what
-became of each mutant that was tried. A run continues where the last one has stopped, for CURBSTONE_MUTATION_SECONDS
-(600) of CPU time: it tries again mutants that survived and a few that were noticed, and then new ones, in an order that
-is random and always the same. It exits with 1 if a mutant survives that was noticed before: the score must not fall.
+histories first, then the unit tests of the module, until something notices. `score.json` beside this file says how
+many mutants a module has, and what became of each one that was tried; it is saved after each mutant. A run continues
+where the last one has stopped, for CURBSTONE_MUTATION_SECONDS (600) of CPU time, with one process at a time. It tries
+again mutants that survived without an explanation and a few that were noticed, and then new ones, in an order in which
+those that were tried are spread evenly over the module. It exits with 1 if a mutant survives that was noticed before:
+the score must not fall.
 
 A mutant that changes nothing that is promised has a reason in `explained.json`, and does not count.
 """
@@ -20,9 +22,10 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 
@@ -42,8 +45,8 @@ TESTS = {
     f"{ENGINE}.log.commit": "commit recovery/test_damage.py",
     f"{ENGINE}.log.log": "commit log recovery/test_damage.py index/test_reader.py",
     f"{ENGINE}.log.room": "commit log staging",
-    f"{ENGINE}.recovery.chain": "recovery",
-    f"{ENGINE}.recovery.replay": "recovery",
+    f"{ENGINE}.recovery.chain": "recovery/test_damage.py recovery/test_broken_files.py recovery",
+    f"{ENGINE}.recovery.replay": "recovery/test_damage.py recovery/test_broken_files.py recovery",
     f"{ENGINE}.delivery.acks": "delivery",
     f"{ENGINE}.delivery.leases": "delivery",
     f"{ENGINE}.delivery.requeue": "delivery",
@@ -51,14 +54,24 @@ TESTS = {
     "curbstone.core.wal.replay": "recovery",
     "curbstone.core.wal.sync_group": "recovery/test_redo.py commit",
 }
-"""The modules, and the tests below tests/core that have to notice."""
+"""The modules, and the tests below tests/core that have to notice, in this order."""
 HISTORIES = [(seed, focus) for seed, focus in enumerate(["", "", "fill", "recap", "keys", "undo", "large", "full"] * 2)]
 CPU_S_MAX = 120
 NOT_APPLIED = 3
 NOTICED_AGAIN = 5
 """So many mutants of a module that were noticed before are tried again in each run."""
 NOTICED, SURVIVED = "noticed", "survived"
-Score = dict[str, dict[str, str]]
+
+
+class OfModule(TypedDict):
+    """What became of the mutants of a module."""
+
+    mutants: int
+    """How many there are; if fewer were tried, those are a sample."""
+    tried: dict[str, str]
+
+
+Score = dict[str, OfModule]
 
 
 def try_out(mutant: Mutant | None, *tests: str) -> str:
@@ -96,9 +109,9 @@ def _is_noticed(tests: tuple[str, ...]) -> bool:
         return pytest.main([*options, *(str(CORE / each) for each in tests)]) != 0
 
 
-def share(of_module: dict[str, str], explained: dict[str, str]) -> float:
+def share(tried: dict[str, str], explained: dict[str, str]) -> float:
     """Return the share of mutants that were noticed, of those that were tried and have no explanation."""
-    counted = [fate for name, fate in of_module.items() if fate == NOTICED or name not in explained]
+    counted = [fate for name, fate in tried.items() if fate == NOTICED or name not in explained]
     return counted.count(NOTICED) / len(counted) if counted else 1.0
 
 
@@ -106,37 +119,54 @@ def load(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def save(score: Score) -> None:
-    """Write the score, with the mutants of a module in order, so that a difference can be read."""
-    ordered = {module: dict(sorted(score[module].items())) for module in sorted(score)}
-    SCORE.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+def save(score: Score, explained: dict[str, dict[str, str]]) -> None:
+    """Write the score, with the mutants of a module in order, so that a difference can be read; and its sums."""
+    sums = {"mutants": 0, NOTICED: 0, "explained": 0, "unexplained": 0}
+    for module, of_module in score.items():
+        of_module["tried"] = dict(sorted(of_module["tried"].items()))
+        sums["mutants"] += of_module["mutants"]
+        for name, fate in of_module["tried"].items():
+            is_explained = name in explained.get(module, {})
+            sums[NOTICED if fate == NOTICED else "explained" if is_explained else "unexplained"] += 1
+    whole = SCORE.with_suffix(".new")
+    whole.write_text(json.dumps(dict(sorted(score.items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    whole.replace(SCORE)
+    record("mutation", sums, is_sum=True)
 
 
-def run_module(module: str, known: dict[str, str], seconds: float) -> list[str]:
-    """Try mutants of a module, add to `known` what became of them, and return those that are not noticed any more."""
+def run_module(
+    module: str, of_module: OfModule, explained: dict[str, str], seconds: float, save_now: Callable[[], None]
+) -> list[str]:
+    """Try mutants of a module, record what became of them, and return those that are not noticed any more."""
     mutants = {mutant.name: mutant for mutant in mutants_of(module)}
-    for name in [name for name in known if name not in mutants]:
-        del known[name]  # the text that it changed is gone
-    new = [name for name in mutants if name not in known]
-    Random(module).shuffle(new)
-    again = [name for name, fate in known.items() if fate == SURVIVED]
-    noticed = [name for name, fate in known.items() if fate == NOTICED]
+    tried = of_module["tried"]
+    of_module["mutants"] = len(mutants)
+    for name in [name for name in tried if name not in mutants]:
+        del tried[name]  # the text that it changed is gone
+    again = [name for name, fate in tried.items() if fate == SURVIVED and name not in explained]
+    noticed = [name for name, fate in tried.items() if fate == NOTICED]
     again += Random().sample(noticed, min(NOTICED_AGAIN, len(noticed)))
+    new = [name for name in evenly_spread(list(mutants)) if name not in tried]
     assert try_out(None, *TESTS[module].split()) == SURVIVED, f"the tests of {module} fail without a mutant"
     lost = []
-    tried = dict.fromkeys((NOTICED, SURVIVED), 0)
     began = _cpu_s()
     for name in [*again, *new]:
         if _cpu_s() - began > seconds:
             break
         fate = try_out(mutants[name], *TESTS[module].split())
-        if fate == SURVIVED and known.get(name) == NOTICED:
+        if fate == SURVIVED and tried.get(name) == NOTICED:
             lost.append(name)
-        known[name] = fate
-        tried[fate] += name in new
+        tried[name] = fate
+        save_now()
         print(f"{fate:8} {module.rpartition('.')[2]}.{name}", flush=True)
-    record("mutation", tried)
     return lost
+
+
+def evenly_spread(names: list[str]) -> list[str]:
+    """Return the names ordered by the reversed bits of their places: each beginning is spread evenly over the list."""
+    bits = len(names).bit_length()
+    places = sorted(range(len(names)), key=lambda place: f"{place:0{bits}b}"[::-1])
+    return [names[place] for place in places]
 
 
 def _cpu_s() -> float:
@@ -149,16 +179,19 @@ def main() -> int:
         each for each in TESTS if not sys.argv[1:] or each.rpartition(".")[2] in sys.argv[1:] or each in sys.argv
     ]
     seconds = float(os.environ.get("CURBSTONE_MUTATION_SECONDS", "600")) / len(modules)
-    score, explained = load(SCORE), load(EXPLAINED)
+    sys.dont_write_bytecode = False  # each process would compile all tests again
+    os.environ.setdefault("CURBSTONE_DAMAGE_STEP", "131")
+    score: Score = load(SCORE)
+    explained = load(EXPLAINED)
     failed = []
     for module in modules:
-        known = score.setdefault(module, {})
-        reasons = explained.get(module, {})
-        lost = run_module(module, known, seconds)
-        save(score)
-        now = share(known, reasons)
-        survivors = [name for name, fate in known.items() if fate == SURVIVED and name not in reasons]
-        print(f"{module}: {len(known)} tried, {now:.1%} noticed, {len(survivors)} to be explained")
+        of_module = score.setdefault(module, {"mutants": 0, "tried": {}})
+        tried, reasons = of_module["tried"], explained.get(module, {})
+        lost = run_module(module, of_module, reasons, seconds, lambda: save(score, explained))
+        save(score, explained)
+        survivors = [name for name, fate in tried.items() if fate == SURVIVED and name not in reasons]
+        figures = f"{len(tried)} of {of_module['mutants']} tried, {share(tried, reasons):.1%} noticed"
+        print(f"{module}: {figures}, {len(survivors)} to be explained")
         failed += [f"{module}: {name}" for name in lost]
     if failed:
         print("not noticed any more:", *failed, sep="\n  ")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from curbstone.core.engine.log import room
 from tests.mutation.mutants import mutants_of
-from tests.mutation.run import EXPLAINED, NOTICED, SCORE, SURVIVED, TESTS, load
+from tests.mutation.run import EXPLAINED, NOTICED, SCORE, SURVIVED, TESTS, evenly_spread, load
 
 pytestmark = pytest.mark.source
 ROOM = room.__name__
@@ -30,7 +32,17 @@ def test_the_kinds_of_changes() -> None:
 def test_the_score_is_of_these_modules_and_reasons_are_of_survivors() -> None:
     score, explained = load(SCORE), load(EXPLAINED)
     assert set(score) <= set(TESTS)
-    for module, known in score.items():
-        assert set(known.values()) <= {NOTICED, SURVIVED}
+    for module, of_module in score.items():
+        tried = of_module["tried"]
+        assert len(tried) <= of_module["mutants"] and set(tried.values()) <= {NOTICED, SURVIVED}
         reasons = explained.get(module, {})
-        assert all(reasons.values()) and {name for name in reasons if known.get(name) != SURVIVED} == set()
+        assert all(reasons.values()) and {name for name in reasons if tried.get(name) != SURVIVED} == set()
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 100])
+def test_a_sample_is_spread_evenly(size: int) -> None:
+    names = [str(place) for place in range(size)]
+    order = evenly_spread(names)
+    assert sorted(order) == sorted(names)
+    quarter = sorted(int(name) for name in order[: (size + 3) // 4])
+    assert all(later - earlier <= 8 for earlier, later in pairwise([*quarter, size]))
