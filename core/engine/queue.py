@@ -325,8 +325,8 @@ class Queue:
             self._timers.run()
         if wakeups.all_are_woken:
             wakeups.all_are_woken = False
-            if self.dispatcher:
-                wakeups.woken.update(dict.fromkeys(self.dispatcher))
+            if self.dispatcher.round_robins:
+                wakeups.woken.update(dict.fromkeys(self.dispatcher.round_robins))
         if wakeups.woken:
             woken, wakeups.woken = wakeups.woken, {}
             for name in woken:
@@ -377,7 +377,7 @@ class Queue:
         return self.writer.is_busy or self.meta_writer.is_working
 
     def _groups_in_use(self) -> set[str]:
-        return self.writer.owed_groups | self.dispatcher.keys()
+        return self.writer.owed_groups | self.dispatcher.round_robins.keys()
 
     # --- trouble, and the end
 

@@ -248,7 +248,7 @@ class Batch:
     def _notes(self, drops: int) -> bytes:
         """Return the notes of the batch: where the log starts once segments are dropped, and the facts."""
         facts, groups = self._parts.facts, self._parts.index.groups
-        publishes, receivers = self.publishes, self._dispatcher
+        publishes, dispatcher = self.publishes, self._dispatcher
         has_facts = publishes.atomic or publishes.numbering is not None or publishes.names is not None
         new = self._new_facts() if has_facts else {}
         log_start = self._parts.log.segments[drops].number if drops else 0
@@ -259,11 +259,11 @@ class Batch:
         marks: dict[Level, int] = {}
         for group in groups.values():
             coming: dict[int, int] = {}
-            if messages and receivers and not group.rdy and not self._parts.state.passes_over:
+            if messages and dispatcher.round_robins and not group.rdy and not self._parts.state.passes_over:
                 # Those of this very batch that are handed out as soon as it is on disk. The batch says so itself,
                 # so a crash right after the hand-out finds them marked. With levels it is known which ones these are
                 # only if there is room for all.
-                credit = min(receivers.credit(group.name, messages), messages)
+                credit = min(dispatcher.credit(group.name, messages), messages)
                 if not publishes.levels:
                     coming = {0: self._parts.state.next_seq + credit - 1} if credit else coming
                 elif credit == messages:

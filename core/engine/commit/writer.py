@@ -309,7 +309,7 @@ class Writer:
                 state.host.notify(callback, None)
         if not state.syncs:
             self._sync_later()
-        if batch.records is not None or self._dispatcher or self._leaves_work(commit):
+        if batch.records is not None or self._dispatcher.round_robins or self._leaves_work(commit):
             self._turn()
 
     def _leaves_work(self, commit: Commit) -> bool:

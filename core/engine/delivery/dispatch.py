@@ -123,17 +123,16 @@ class RoundRobin:
             receiver.give(hand)
 
 
-class Dispatcher(dict[str, RoundRobin]):
-    """Hands out the messages of one queue, by a round robin for each group; a group without receivers has none."""
+class Dispatcher:
+    """Hands out the messages of one queue, by a round robin for each group."""
 
     __slots__ = (
         "_dead_letters", "_index", "_state", "_wakeups", "_write_queue", "acks", "attached", "attempts",
-        "had_consumer", "parts", "requeue",
+        "had_consumer", "parts", "requeue", "round_robins",
     )  # fmt: skip
 
     def __init__(self, parts: Parts, acks: Acks, requeue: Requeue, dead_letters: DeadLetters) -> None:
         """`acks` and `requeue` are for the receivers, which end the deliveries that they get."""
-        super().__init__()
         self.parts = parts
         self.acks = acks
         self.requeue = requeue
@@ -142,6 +141,8 @@ class Dispatcher(dict[str, RoundRobin]):
         self._wakeups = parts.wakeups
         self._index = parts.index
         self._write_queue = parts.write_queue
+        self.round_robins: dict[str, RoundRobin] = {}
+        """By group; a group without receivers has none."""
         self.attached: dict[Receiver, None] = {}
         """All receivers that have not ended, including paused consumers, which may still settle."""
         self.had_consumer = False
@@ -158,21 +159,21 @@ class Dispatcher(dict[str, RoundRobin]):
         self.had_consumer |= when_none_ready is None
         self.attached[receiver] = None
         name = receiver.group
-        round_robin = self.get(name)
+        round_robin = self.round_robins.get(name)
         if round_robin is None:
             self._index.group(name, self._state.committed_end)
-            round_robin = self[name] = RoundRobin()
+            round_robin = self.round_robins[name] = RoundRobin()
         round_robin.join(receiver, when_none_ready)
         self._wakeups.wake(name)
         self._wakeups.changed()
 
     def pause(self, receiver: Receiver) -> None:
         """Give a receiver nothing more."""
-        round_robin = self.get(receiver.group)
+        round_robin = self.round_robins.get(receiver.group)
         if round_robin is not None:
             round_robin.leave(receiver)
             if not round_robin.receivers:
-                del self[receiver.group]
+                del self.round_robins[receiver.group]
         self._wakeups.changed()
 
     def detach(self, receiver: Receiver) -> None:
@@ -181,7 +182,7 @@ class Dispatcher(dict[str, RoundRobin]):
 
     def credit(self, group: str, messages: int) -> int:
         """Return how many deliveries the receivers of a group take now; counting may stop at `messages`."""
-        round_robin = self.get(group)
+        round_robin = self.round_robins.get(group)
         credit = sum(round_robin.credits(messages).values()) if round_robin is not None else 0
         options = self._state.options
         if credit and (options.in_flight or options.rate):
@@ -190,7 +191,7 @@ class Dispatcher(dict[str, RoundRobin]):
 
     def dispatch(self, name: str) -> None:
         """Hand out what is ready in a group, up to a limit; if there may be more, the next turn continues."""
-        round_robin = self.get(name)
+        round_robin = self.round_robins.get(name)
         if round_robin is None:
             return
         options = self._state.options
@@ -232,6 +233,6 @@ class Dispatcher(dict[str, RoundRobin]):
     def end(self, error: CurbstoneError) -> None:
         """The queue ends: so do all receivers."""
         receivers, self.attached = list(self.attached), {}
-        self.clear()
+        self.round_robins.clear()
         for receiver in receivers:
             self._state.host.notify(receiver.end, error)

@@ -15,7 +15,7 @@ FEW = 2 * SPARE_MAX + 4
 
 def kept(queue: LocalQueue) -> tuple[int, int]:
     """Return how many groups, and how many rings of takers, are in memory."""
-    return len(queue.index.groups), len([*queue.dispatcher])
+    return len(queue.index.groups), len(queue.dispatcher.round_robins)
 
 
 def test_settled_undeclared_groups_are_dropped(lab: Lab) -> None:
