@@ -5,7 +5,7 @@ It has dice of its own. What is judged beside the history, across crashes, and e
 - what was left out never comes out
 - the one whose name it was has that name, and was not confirmed to be gone before
 - no two messages of a queue have the same unique name at the end
-- of those that replace each other the last that was confirmed is there, and others only if they were handed out before
+- of those that replace each other the last that was confirmed is there, and others only if they were in flight before
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ class Naming:
         """Those in capitals are for messages that replace each other."""
         self._replaceable: dict[tuple[str, str], list[int]] = {}
         """By queue and name, the tokens of messages that later ones may replace."""
+        self._is_draining = False
+        self._in_flight: set[tuple[str, int]] = set()
+        """By queue and seq, what was in flight when it was looked at."""
         self._handed: set[int] = set()
         """What was handed out before the drain."""
         self._stored: dict[tuple[str, int], tuple[str, int]] = {}
@@ -85,8 +88,19 @@ class Naming:
                 self._run.doom(before)
                 before.append(token)
 
+    def look(self) -> None:
+        """Note what is in flight before the drain: a later message with its name does not replace it.
+
+        After a crash nobody may have received it: that of a lease or pop is in flight before it is answered.
+        """
+        if self._is_on and not self._is_draining:
+            for queue in self._run.broker.queues():
+                for group in queue.index.groups.values():
+                    self._in_flight |= {(str(queue.name), seq) for seq in group.in_flight}
+
     def drain(self) -> None:
         """From now on, everything is handed out."""
+        self._is_draining = True
         self._handed = set(self._run.history.handed)
 
     def _message(self, name: str, delay_ms: int) -> Message:
@@ -116,9 +130,13 @@ class Naming:
         names = Counter(value for message in kept for name, value in headers.decode(message.headers) if name == UNIQUE)
         if twice := [name for name, count in names.items() if count > 1]:
             raise Violation(f"{queue}: more than one message is named {twice}")
-        last: dict[str, int] = {}
+        last: dict[str, Message] = {}
         for message in kept:
             for name in [value for header, value in headers.decode(message.headers) if header == REPLACE]:
-                if name in last and last[name] not in self._handed:
-                    raise Violation(f"{queue}: {last[name]}, named {name}, waited beside a later one")
-                last[name] = history.token(message)
+                before = last.get(name)
+                if before is not None and not self._was_in_flight(queue, before):
+                    raise Violation(f"{queue}: {history.token(before)}, named {name}, waited beside a later one")
+                last[name] = message
+
+    def _was_in_flight(self, queue: str, message: Message) -> bool:
+        return self._run.history.token(message) in self._handed or (queue, message.seq) in self._in_flight

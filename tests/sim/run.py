@@ -144,6 +144,7 @@ class Run:
 
     def power_off(self, crash: Crash | None = None) -> None:
         self.crashes += 1
+        self.naming.look()
         self.states.crashed(crash)
         self.durable.crashed()
         if self.rng.choice(self.ends) == "power":
@@ -189,6 +190,7 @@ class Run:
 
     def _check(self) -> None:
         self.history.check()
+        self.naming.look()
         if self.broker.alarms.faults:
             raise self.broker.alarms.faults[0]
         self.disk.check_cap()
