@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -67,6 +70,18 @@ def _run(server: KillableServer, rng: Random, messages: int, kills: int, *, has_
 @needs_porcupine
 def test_history_of_a_killed_server_is_linearizable(tmp_path: Path, judge: Judge) -> None:
     is_possible(judge, recorded(tmp_path, messages=60, kills=4))
+
+
+@needs_porcupine
+@pytest.mark.soak
+def test_histories_of_killed_servers_are_linearizable_for_as_long_as_asked(tmp_path: Path, judge: Judge) -> None:
+    end = time.monotonic() + float(os.environ.get("CURBSTONE_CRASH_SECONDS", "60"))
+    for number in count():
+        if time.monotonic() > end:
+            break
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        is_possible(judge, recorded(folder, messages=60, kills=4))
 
 
 @needs_porcupine
