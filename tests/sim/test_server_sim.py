@@ -21,6 +21,7 @@ from curbstone.gateway.http.long_poll import Polls
 from curbstone.mqks.session import Session as MqksSession
 from curbstone.stomp.codec import Head
 from curbstone.stomp.transactions import Transactions
+from tests.kit.results import recorded
 from tests.sim.history import Violation
 from tests.sim.server_run import ServerRun, Step, plan
 from tests.sim.shrink import explain, failure_of, shrink
@@ -69,12 +70,13 @@ def test_nothing_confirmed_over_any_protocol_is_lost_for_as_long_as_asked() -> N
     print(f"\nfirst seed {seed}")
     end = time.monotonic() + seconds
     runs = crashes = steps = deliveries = 0
-    while time.monotonic() < end:
-        run = simulate(seed + runs)
-        runs += 1
-        crashes += run.crashes
-        steps += run.steps_done
-        deliveries += run.history.deliveries
+    with recorded("server", lambda: {"histories": runs, "crashes": crashes, "deliveries": deliveries}):
+        while time.monotonic() < end:
+            run = simulate(seed + runs)
+            runs += 1
+            crashes += run.crashes
+            steps += run.steps_done
+            deliveries += run.history.deliveries
     print(f"{runs} lives, {crashes} crashes, {steps} frames and requests, {deliveries} deliveries in {seconds:.0f} s")
 
 

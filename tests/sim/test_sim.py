@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.results import recorded
 from tests.sim.run import Run
 from tests.sim.states import RARE, STATES
 
@@ -76,10 +77,11 @@ def test_nothing_confirmed_is_lost_for_as_long_as_asked() -> None:
     print(f"\nfirst seed {seed}")
     end = time.monotonic() + seconds
     runs = crashes = 0
-    while time.monotonic() < end:
-        focus = FOCI[runs // 4 % len(FOCI)] if runs % 4 > 1 else ""
-        crashes += simulate(seed + runs, faults=runs % 2 == 1, focus=focus)
-        runs += 1
+    with recorded("engine", lambda: {"histories": runs, "crashes": crashes}):
+        while time.monotonic() < end:
+            focus = FOCI[runs // 4 % len(FOCI)] if runs % 4 > 1 else ""
+            crashes += simulate(seed + runs, faults=runs % 2 == 1, focus=focus)
+            runs += 1
     missed = sorted(name for name in STATES if not reached[name])
     print(f"{runs} histories, {crashes} crashes in {seconds:.0f} s; states not reached: {missed}")
     assert not missed or runs < SOAK_HISTORIES
