@@ -22,7 +22,7 @@ COMPILED = {
     "core": "message orders stats traffic values write_behind",
     "core/admin": "queue",
     "core/engine": "broker fault_barrier parts queue state syncer turns write_queue",
-    "core/engine/commit": "batch meta_writer names producer_sequences publishes records writer",
+    "core/engine/commit": "batch meta_writer producer_sequences publishes records unique_names writer",
     "core/engine/compaction": "cleaner relocate retention",
     "core/engine/delivery": "acks consumer dispatch leases limits",
     "core/engine/facts": "facts",

@@ -21,10 +21,10 @@ from curbstone.core.values import UNNAMED, May, Moved, Redriven
 AT_ONCE = 100
 STAYING_MAX = 10_000
 STAYING_BYTES_MAX = 32 * 1024 * 1024
-"""Letters that stay are held until the end, up to so many bytes of bodies, so that none is looked at twice."""
+"""Dead letters that stay are kept until the end, up to so many bytes of bodies, so that none is tried twice."""
 
 _EXTRAS_BYTES = 16
-_OF_LETTERS = (QueueFull, MessageTooLarge, SchemaViolation, NoSuchQueue)
+_OF_MESSAGES = (QueueFull, MessageTooLarge, SchemaViolation, NoSuchQueue)
 """Refusals that concern only some dead letters or one target: others may still move."""
 
 
@@ -121,23 +121,23 @@ class Redrive:
 
     def _move(self) -> None:
         piece: list[Delivery] = []
-        letters: list[tuple[QueueName, Message]] = []
+        messages: list[tuple[QueueName, Message]] = []
         sizes: dict[port.Queue, int] = {}
         most = max(min(self._most, self._room.slack_bytes // SETTLE_BYTES), 1)
         while self._taken and len(piece) < most:
-            letter = self._taken[0].message
-            target = self._target(letter)
+            dead_letter = self._taken[0].message
+            target = self._target(dead_letter)
             if isinstance(target, str):
                 self._stays(self._taken.popleft(), target)
                 continue
-            block = without_provenance(letter.headers)
-            message = Message(letter.body, block, kept_orders(block))
+            block = without_provenance(dead_letter.headers)
+            message = Message(dead_letter.body, block, kept_orders(block))
             size = sizes.get(target, BATCH_BYTES) + entry_bytes(message) + _EXTRAS_BYTES
             size += RELEASE_BYTES * (1 + len(target.options.groups))
             if piece and size > target.options.cap // 2:
                 break
             sizes[target] = size
-            letters.append((target.name, message))
+            messages.append((target.name, message))
             piece.append(self._taken.popleft())
         if not piece:
             self._go_on()
@@ -147,11 +147,11 @@ class Redrive:
         def done(error: CurbstoneError | None) -> None:
             self._piece_ended(piece, targets, error)
 
-        self._mover.move(UNNAMED, piece, Reason.MOVED, self._take_back, letters, done)
+        self._mover.move(UNNAMED, piece, Reason.MOVED, self._take_back, messages, done)
 
-    def _target(self, letter: Message) -> port.Queue | str:
+    def _target(self, dead_letter: Message) -> port.Queue | str:
         """Return the target of a dead letter, or why it stays."""
-        name = self._to or _origin(letter)
+        name = self._to or _origin(dead_letter)
         if name is None or name == self._state.name:
             return "it is no dead letter: its headers name no other queue as its origin"
         if self._may is not None and not self._may(name):
@@ -162,7 +162,7 @@ class Redrive:
             return str(error)
         if target in self._full:
             return str(self._full[target])
-        if len(letter.body) > target.options.max_message_size:
+        if len(dead_letter.body) > target.options.max_message_size:
             return f"larger than the max_message_size of queue {name}"
         return target
 
@@ -175,7 +175,7 @@ class Redrive:
             self._moved += len(piece)
             self._left -= len(piece)
             self._most = min(2 * self._most, AT_ONCE)
-        elif self._state.is_closed or not isinstance(error, _OF_LETTERS):
+        elif self._state.is_closed or not isinstance(error, _OF_MESSAGES):
             self._finish(error)
             return
         elif len(piece) > 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from curbstone.core.engine.commit.names import give_names_back, names_bytes
+from curbstone.core.engine.commit.unique_names import give_names_back, names_bytes
 from curbstone.core.engine.compaction.relocate import Copy
 from curbstone.core.engine.index.copies import CopyBatch
 from curbstone.core.engine.log.commit import Segment

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from curbstone.core import port
 from curbstone.core.batches import OpenBatch, batch_key
 from curbstone.core.engine.commit.meta_writer import MetaWriter
-from curbstone.core.engine.commit.names import facts_bytes
+from curbstone.core.engine.commit.unique_names import facts_bytes
 from curbstone.core.engine.commit.writer import Writer
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.delivery.acks import Acks

@@ -56,7 +56,7 @@ class StagedMark(NamedTuple):
     messages: int
 
 
-class Inspection:
+class SchemaCheck:
     """How far the messages of a publish were checked against the queue's schema."""
 
     __slots__ = ("fit", "is_apart", "refusal")
@@ -94,8 +94,8 @@ class Publish:
     """Messages that wait to be written, independently of each other: a batch takes all or some of them."""
 
     __slots__ = (
-        "bytes", "early", "flags", "inspection", "latch", "messages", "names", "next", "numbered", "on_done",
-        "refusal",
+        "bytes", "early", "flags", "latch", "messages", "names", "next", "numbered", "on_done", "refusal",
+        "schema_check",
     )  # fmt: skip
 
     def __init__(
@@ -126,7 +126,7 @@ class Publish:
         """If set, nothing is written, and this is the answer when its turn comes."""
         self.names: list[Name | None] | None = None
         """The names that the messages ask for; None before they are read."""
-        self.inspection: Inspection | None = None
+        self.schema_check: SchemaCheck | None = None
         """How far its messages were checked; None if the queue has no schema, or nothing was checked."""
 
     @property

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from curbstone.core.disk import File
-from curbstone.core.engine.commit.names import facts_bytes
+from curbstone.core.engine.commit.unique_names import facts_bytes
 from curbstone.core.engine.facts.kinds import KINDS
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, Note, entry_bytes
 from curbstone.core.engine.log.room import release_bytes

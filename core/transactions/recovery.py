@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
-from curbstone.core.engine.commit.names import facts_bytes
+from curbstone.core.engine.commit.unique_names import facts_bytes
 from curbstone.core.engine.queue import Queue
 from curbstone.core.engine.write_queue import AtomicWrite
 from curbstone.core.errors import CurbstoneError, Unavailable

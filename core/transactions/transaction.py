@@ -333,12 +333,12 @@ class TransactionMover:
         deliveries: list[Delivery],
         reason: Reason,
         undo: Undo,
-        letters: list[tuple[QueueName, Message]],
+        messages: list[tuple[QueueName, Message]],
         on_done: Done,
     ) -> None:
         transaction = Transaction(self._server)
         transaction.settle(self._queue, group, deliveries, reason, undo)
-        self._commit(transaction, letters, on_done)
+        self._commit(transaction, messages, on_done)
 
     def end_batch(self, key: bytes, target: QueueName, report: Message, on_done: Done) -> None:
         transaction = Transaction(self._server)

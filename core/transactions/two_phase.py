@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from curbstone.core.engine.commit.names import facts_bytes
+from curbstone.core.engine.commit.unique_names import facts_bytes
 from curbstone.core.engine.log.format import BATCH_BYTES, entry_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.queue import Queue

@@ -12,9 +12,9 @@ import pytest
 from curbstone.core.admin import undo
 from curbstone.core.engine.commit import batch
 from curbstone.core.engine.commit.meta_writer import MetaWriter
-from curbstone.core.engine.commit.names import Names
 from curbstone.core.engine.commit.producer_sequences import Found, SequenceCheck
 from curbstone.core.engine.commit.publishes import Publishes
+from curbstone.core.engine.commit.unique_names import UniqueNames
 from curbstone.core.engine.delivery.batch_reports import BatchReports
 from curbstone.core.engine.directories import Directories
 from curbstone.core.engine.facts.facts import Facts
@@ -382,26 +382,26 @@ def test_simulator_detects_names_lost_with_their_segment(monkeypatch: pytest.Mon
 
 
 def test_simulator_detects_two_equal_names_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Names, "take", lambda self, name, seq, message: None)
+    monkeypatch.setattr(UniqueNames, "take", lambda self, name, seq, message: None)
     assert finds_something(range(20), focus="unique")
 
 
 def test_simulator_detects_a_name_that_outlives_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    def holder(self: Names, name: Name, ended: object = ()) -> int:
+    def holder(self: UniqueNames, name: Name, ended: object = ()) -> int:
         value = self._parts.facts.get(Note.NAME, name.hashed)
         return seq_of(value) if value is not None else 0
 
-    monkeypatch.setattr(Names, "holder", holder)
+    monkeypatch.setattr(UniqueNames, "holder", holder)
     assert finds_something(range(20), focus="unique")
 
 
 def test_simulator_detects_a_replaced_message_restored_by_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Names, "add_records", lambda self, records: None)
+    monkeypatch.setattr(UniqueNames, "add_records", lambda self, records: None)
     assert finds_something(range(20), focus="unique")
 
 
 def test_simulator_detects_a_message_lost_by_a_failed_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Names, "set_back", lambda self: None)
+    monkeypatch.setattr(UniqueNames, "set_back", lambda self: None)
     assert finds_something(range(60), faults=True, focus="unique")
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from curbstone.core.engine.commit.names import forget_before
 from curbstone.core.engine.commit.publishes import Publishes
 from curbstone.core.engine.commit.records import Records
+from curbstone.core.engine.commit.unique_names import forget_before
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.compaction.relocate import Copy, CopySource
 from curbstone.core.engine.delivery.dispatch import Dispatcher

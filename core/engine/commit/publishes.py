@@ -17,9 +17,9 @@ from functools import partial
 from typing import NamedTuple
 
 from curbstone.core.batches import Membership, batch_of
-from curbstone.core.engine.commit.inspection import inspect
-from curbstone.core.engine.commit.names import SETTLED_BYTES, Names, mark_duplicate, names_of
 from curbstone.core.engine.commit.producer_sequences import SequenceCheck
+from curbstone.core.engine.commit.schema_check import check_schema
+from curbstone.core.engine.commit.unique_names import SETTLED_BYTES, UniqueNames, mark_duplicate, names_of
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.facts.kinds import KINDS
 from curbstone.core.engine.index.index import DELAYS, EXPIRIES, GROUPS, LEVELS
@@ -107,7 +107,7 @@ class Publishes:
         """Bytes that the cap has for entries, and for what will be written about them later."""
         self.numbering: SequenceCheck | None = None
         """The check of numbered publishes; None while there is none in this batch."""
-        self.names: Names | None = None
+        self.names: UniqueNames | None = None
         """The unique names of these messages; None while none of them asks for one."""
         self.left_out = 0
         """How many messages are not stored because others have their names."""
@@ -156,16 +156,16 @@ class Publishes:
             if step is not TAKE:
                 return step
         if self._state.body_rule is not None and not publish.must_not_fail:
-            step = self._inspect(publish, self._state.body_rule)
+            step = self._check_schema(publish, self._state.body_rule)
             if step is not TAKE:
                 return step
         else:
-            publish.inspection = None
+            publish.schema_check = None
         return self._take_whole(publish) if isinstance(publish, AtomicWrite) else self._take_some(publish)
 
-    def _inspect(self, publish: Publish, rule: BodyRule) -> Step:
+    def _check_schema(self, publish: Publish, rule: BodyRule) -> Step:
         """Check messages of the first publish against the queue's schema, and refuse those that break it."""
-        found = inspect(self._parts, rule, publish)
+        found = check_schema(self._parts, rule, publish)
         is_whole = isinstance(publish, AtomicWrite)
         error = found.refusal
         if error is not None and is_whole:
@@ -291,9 +291,9 @@ class Publishes:
             self._space -= tallies.note_bytes(wanted)
             tallies.store(wanted, stored)
 
-    def _unique_names(self) -> Names:
+    def _unique_names(self) -> UniqueNames:
         if self.names is None:
-            self.names = Names(self._parts)
+            self.names = UniqueNames(self._parts)
         return self.names
 
     def _refusal_of(self, publish: AtomicWrite) -> CurbstoneError | None:
@@ -364,8 +364,8 @@ class Publishes:
     def _take_some(self, publish: Publish) -> Step:
         """Take as many messages of a publish as fit."""
         messages, size = publish.messages, publish.bytes
-        if publish.inspection is not None:
-            messages, size = messages[publish.next : publish.inspection.fit], 0
+        if publish.schema_check is not None:
+            messages, size = messages[publish.next : publish.schema_check.fit], 0
         elif publish.next:
             messages, size = messages[publish.next :], 0
         names = self._unique_names() if publish.flags & FACTS else None
@@ -556,7 +556,7 @@ class Publishes:
         """Have room made for the first publish, or refuse it if that can't help."""
         if self.numbering is not None and publish.numbered is not None:
             size += 2 * self.numbering.note_bytes(publish.numbered)
-        if self._parts.facts.count(Note.NAME) and (freed := Names(self._parts).weed()):
+        if self._parts.facts.count(Note.NAME) and (freed := UniqueNames(self._parts).weed()):
             self._budget += freed
             return NEXT
         if self._cleaner.make_room(size + self._room.reserved):

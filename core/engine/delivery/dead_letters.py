@@ -35,7 +35,7 @@ REASONS = {Reason.REJECT: "rejected", Reason.MAX_TRIES: "max_tries", Reason.EXPI
 
 
 def without_provenance(block: bytes) -> bytes:
-    """Return a header block without the headers that an earlier death has added."""
+    """Return a header block without the headers of an earlier dead-lettering."""
     if PREFIX not in block:
         return block
     return b"".join(line for line in block.splitlines(keepends=True) if not line.startswith(PREFIX))
@@ -50,12 +50,12 @@ class Mover(Protocol):
         deliveries: list[Delivery],
         reason: Reason,
         undo: Callable[[list[Delivery]], None],
-        letters: list[tuple[QueueName, Message]],
+        messages: list[tuple[QueueName, Message]],
         on_done: Done,
     ) -> None:
-        """Settle deliveries here and publish dead letters there, or do neither and pass the deliveries to `undo`.
+        """Settle deliveries here and publish `messages`, or do neither and pass the deliveries to `undo`.
 
-        A queue that does not exist is created. `on_done(error)` is called in a later turn.
+        A target that does not exist is created. `on_done(error)` is called in a later turn.
         """
 
     def end_batch(self, key: bytes, target: QueueName, report: Message, on_done: Done) -> None:
@@ -110,8 +110,8 @@ class DeadMessage(NamedTuple):
 class DeadLetters:
     """Moves the dead messages of one queue to its dead-letter queue.
 
-    The messages of each transaction are moved together, or stay together. Those that die while one is under way are
-    moved by the next one. If a transaction is refused because of its messages, half of them are tried, down to one.
+    The messages of each transaction are moved together, or stay together. Messages that are added while it is under way
+    are moved by the next one. If a transaction is refused because of its messages, half of them are tried, down to one.
     """
 
     __slots__ = (
@@ -126,7 +126,7 @@ class DeadLetters:
         self._acks = acks
         self._mover = mover
         self._condemned: dict[tuple[str, int], tuple[Reason, str]] = {}
-        """Messages that could not be dead-lettered, and why they die; in the order in which they are tried again."""
+        """Messages that could not be dead-lettered, and the reasons; in the order in which they are tried again."""
         self._waiting: list[DeadMessage] = []
         """The messages that no transaction moves yet. An empty deque takes 760 bytes, and most queues need none."""
         self._is_moving = False
@@ -159,7 +159,7 @@ class DeadLetters:
                 self.begin_move(group, delivery, Reason.MAX_TRIES, tries, "")
 
     def expire(self, group: Group, message: Message) -> None:
-        """End an expired message that no consumer holds any more."""
+        """End an expired message that is not in flight."""
         self._state.stats.expired += 1
         delivery = Delivery(message, group.tries_of(message.seq), 0)
         group.seize(message.seq)
@@ -196,12 +196,12 @@ class DeadLetters:
         first = self._waiting[0]
         dead = self._take_like(first)
         ended = partial(self._move_ended, dead)
-        letters = [
+        messages = [
             (first.target, dead_letter(self._state, each.delivery.message, each.reason, each.tries, each.error))
             for each in dead
         ]
         deliveries = [each.delivery for each in dead]
-        self._mover.move(first.group.name, deliveries, first.reason, lambda _deliveries: None, letters, ended)
+        self._mover.move(first.group.name, deliveries, first.reason, lambda _deliveries: None, messages, ended)
 
     def _take_like(self, first: DeadMessage) -> list[DeadMessage]:
         """Take messages that wait, of the same target, group and reason as the first, as many as one move takes."""

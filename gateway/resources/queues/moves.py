@@ -70,8 +70,8 @@ class Moves:
         if not moved or not arrived:
             return None
         if len(moved) != len(arrived):  # the others were moved to other queues, which their headers name
-            letters = await _traces(source, Trail(seqs=frozenset(moved)))
-            here = {each.seq for each in letters if (_death(each.headers) or {}).get("queue") == str(target.name)}
+            dead_letters = await _traces(source, Trail(seqs=frozenset(moved)))
+            here = {each.seq for each in dead_letters if (_death(each.headers) or {}).get("queue") == str(target.name)}
             moved = [each for each in moved if each in here]
         ends = dict(zip(arrived, moved, strict=False) if is_back else zip(moved, arrived, strict=False))
         place = source if is_back else target

@@ -1,12 +1,12 @@
-"""The unique names of one batch: which messages have them, in the log or in this very batch, and which are replaced.
+"""The unique names of one batch: which messages have them, in the log or in the batch, and which are replaced.
 
-A name is a fact with the seq of the message that has it, and counts as long as that message is pending. So nothing is
-written when the message is settled, however that happens, and no name outlives its message. This is decided when the
-batch is made, so in the order of the log; the batch is on disk whole or not at all, and so a message that is left out
-because of another one of the same batch has the outcome of that one.
+A unique name is a fact with the seq of the message that has it, and is valid while that message is pending. So nothing
+is written when the message is settled, and no name outlives its message. Names are checked when the batch is made, in
+the order of the log. A batch is on disk whole or not at all, so a message that is left out because of another one of
+the same batch has the outcome of that one.
 
-A message that replaces another is stored in the batch that settles that one: so never both are gone, and never both
-wait. Until the batch is on disk, the one that is replaced is set aside. One that is in flight is left alone.
+A message that replaces another is in the same batch as the settle of the other, so they are never both gone and never
+both pending. Until the batch is on disk, the replaced message is set aside. A message in flight is not replaced.
 """
 
 from __future__ import annotations
@@ -27,39 +27,38 @@ from curbstone.core.message import Message
 from curbstone.core.orders import Name, asked_name, changed
 
 NAME_BYTES = KINDS[Note.NAME].room
-"""The bytes of the note of a name."""
+"""The size of the note of a name."""
 GROUP_BYTES_MAX = 64
 """The most bytes of a group's name."""
 SETTLED_BYTES = settled_bytes("x" * GROUP_BYTES_MAX, 1)
 """The most bytes that a batch says about one message that is settled in a group."""
 FEW = 16
 LOOKED_AT = 2
-"""If there are more names than messages, for each one that is added so many others are looked at, and perhaps
-forgotten. So more than half of them are never those of messages that are gone, but for a `FEW`."""
+"""How many names are checked, and forgotten if they have ended, for each new one, while there are more than two names
+for each message. So at most half of the names, and a `FEW`, have ended."""
 WEEDED_MAX = 1000
-"""... and so many whenever a publish finds no room."""
+"""How many names are checked in the same way when a publish finds no room."""
 
 
-class Names:
+class UniqueNames:
     __slots__ = ("bytes_each", "_aside", "_coming", "_latest", "_left", "_now_ms", "_outdated", "_parts", "replaced")
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._coming: dict[bytes, bytes] = {}
-        """The names that messages of this batch get: by hash, the fact."""
+        """By hash, the facts of the names that messages of this batch get."""
         self.bytes_each = named_bytes(parts)
-        """See `named_bytes`."""
         self._now_ms = parts.state.host.now_ms()
         self._left = parts.facts.most(Note.NAME) - parts.facts.count(Note.NAME)
         """How many more names the queue may have."""
         self._aside: list[tuple[str, int, int]] = []
-        """By group and seq, the messages that this batch replaces, and when they are due. Nobody gets them now."""
+        """The messages that this batch replaces, as (group, seq, due_ms). They are not delivered meanwhile."""
         self._latest: dict[bytes, Message] = {}
-        """By the hash of a name, the last message of this batch that replaces others."""
+        """By hash of the name, the last message of this batch that replaces others."""
         self._outdated: list[Message] = []
-        """The messages of this batch that later ones of it replace."""
+        """The messages of this batch that later messages of it replace."""
         self.replaced = 0
-        """How many messages are replaced."""
+        """How many messages this batch replaces."""
 
     def holder(self, name: Name, ended: Sequence[tuple[str, int]] = ()) -> int:
         """Return the seq of the message that has a name, 0 if none has it; `ended` are settled in the same write."""
@@ -78,9 +77,10 @@ class Names:
         return any([self.must_wait(name) for name in wanted if not (name.replaces or self.holder(name))])
 
     def without_duplicates(self, asked: list[Name | None], write: AtomicWrite, seq: int) -> list[Message]:
-        """Return those messages of a write whose names are free, and take the names; their seqs start at `seq`.
+        """Return those messages of a write whose names are free, and take these names; their seqs start at `seq`.
 
-        `asked` are those of the messages that are not done with. Messages that the write settles have none any more.
+        `asked` are the names of the messages that are not done with. The names of messages that the write settles are
+        free.
         """
         kept: list[Message] = []
         ended = [(settle.group, each.message.seq) for settle in write.settles for each in settle.deliveries]
@@ -94,7 +94,7 @@ class Names:
         return kept
 
     def must_wait(self, name: Name) -> bool:
-        """Return whether a name is free in memory, but after a crash the message that had it might be there again."""
+        """Return whether a name is free in memory, but a crash might bring back the message that had it."""
         parts = self._parts
         return parts.write_queue.has_settles and parts.facts.get(Note.NAME, name.hashed) is not None
 
@@ -109,9 +109,9 @@ class Names:
         return QueueFull(f"queue {self._parts.state.name} has {most} messages with unique names, which is the most")
 
     def take_all(self, messages: list[Message], asked: list[Name | None], seq: int) -> bool:
-        """Give messages the names that they ask for, with seqs from `seq` on.
+        """Give messages, whose seqs start at `seq`, the names that they ask for.
 
-        Return False, and do nothing, if some may be taken.
+        Return False, and do nothing, if some names may be taken.
         """
         hashes = [name.hashed for name in asked if name is not None]
         wanted = set(hashes)
@@ -125,7 +125,7 @@ class Names:
         return True
 
     def take(self, name: Name, seq: int, message: Message) -> None:
-        """Give a name to a message of this batch, which perhaps replaces another one."""
+        """Give a name to a message of this batch, which may replace another."""
         since_ms = self._replace(name, message) if name.replaces else self._now_ms
         self._coming[name.hashed] = encode_named(seq, name.until_delivered, since_ms, name.hashed)
         self._left -= 1
@@ -133,9 +133,9 @@ class Names:
     # --- replacing
 
     def _replace(self, name: Name, message: Message) -> int:
-        """Let a message replace the one with its name; return since when such messages have been waiting.
+        """Let a message replace the one with its name; return when the first of these messages was published.
 
-        If that is too long already, it replaces none, and is the first of others.
+        If that is too long ago, the message replaces none, and its own time counts.
         """
         hashed, since_ms = name.hashed, self._now_ms
         before = self._coming.get(hashed) or self._parts.facts.get(Note.NAME, hashed)
@@ -152,7 +152,7 @@ class Names:
         return since_ms
 
     def _set_aside(self, seq: int) -> bool:
-        """Withdraw a message from the groups in which it waits; return whether there was one."""
+        """Withdraw a message from the groups in which it waits; return whether there were any."""
         index = self._parts.index
         groups = [index.groups[name] for name in index.pending_in(seq)]
         waiting = [group for group in groups if seq not in group.in_flight]
@@ -161,7 +161,7 @@ class Names:
         return bool(waiting)
 
     def add_records(self, records: Records) -> None:
-        """Add the settles of what is replaced to the records of the batch."""
+        """Add the settles of the replaced messages to the records of the batch."""
         by_group: dict[str, list[int]] = {}
         for name, seq, _due_ms in self._aside:
             by_group.setdefault(name, []).append(seq)
@@ -172,7 +172,7 @@ class Names:
             records.settle(name, Reason.REPLACED, seqs)
 
     def settle(self) -> None:
-        """The batch is on disk, and its messages are in the index: forget what they replace."""
+        """Forget the replaced messages: the batch is on disk, and its messages are in the index."""
         index = self._parts.index
         for name, seq, _due_ms in self._aside:
             index.clear_seq(name, seq)
@@ -182,13 +182,13 @@ class Names:
         self._parts.state.stats.replaced += self.replaced
 
     def set_back(self) -> None:
-        """The commit of the batch has failed: let what it would have replaced wait as before."""
+        """Return the messages that the batch would have replaced: its commit has failed."""
         for name, seq, due_ms in self._aside:
             if (group := self._parts.index.groups.get(name)) is not None:
                 group.set_back(seq, due_ms)
 
     def add_facts(self, facts: Changes) -> None:
-        """Add the facts that hold once the batch is on disk."""
+        """Add the facts that are valid once the batch is on disk."""
         if self._coming:
             facts[Note.NAME] = self._coming
         table, pending = self._parts.facts, self._parts.log.room.pending
@@ -196,7 +196,7 @@ class Names:
             table.weed(Note.NAME, partial(is_over, self._parts), LOOKED_AT * len(self._coming))
 
     def weed(self) -> int:
-        """Forget names whose messages are gone; return how many bytes of the cap are free because of that."""
+        """Forget names whose messages are gone; return how many bytes of the cap that frees."""
         return NAME_BYTES * self._parts.facts.weed(Note.NAME, partial(is_over, self._parts), WEEDED_MAX)
 
 
@@ -215,11 +215,11 @@ def forget_before(parts: Parts, log_start: int) -> None:
 
 
 def give_names_back(parts: Parts, messages: list[Message]) -> None:
-    """Let messages that become pending again have their names again, unless others have them now.
+    """Return their names to messages that become pending again, unless other messages have them now.
 
-    To be called when the batch with them is made. If its commit fails they stay settled, and so the names are free.
+    To be called when the batch with them is made. If its commit fails, they stay settled, and the names are free.
     """
-    names, now_ms = Names(parts), parts.state.host.now_ms()
+    names, now_ms = UniqueNames(parts), parts.state.host.now_ms()
     for message in messages:
         name = name_of(message)
         if name is not None and not names.holder(name):
@@ -227,7 +227,7 @@ def give_names_back(parts: Parts, messages: list[Message]) -> None:
 
 
 def named_bytes(parts: Parts) -> int:
-    """Return the most bytes of the cap that the name of a message takes, with the settles of one that it replaces."""
+    """Return the most bytes of the cap that the name of a message takes, with the settles of what it replaces."""
     return 2 * NAME_BYTES + SETTLED_BYTES * (1 + len(parts.state.meta.groups))
 
 
@@ -244,7 +244,7 @@ def facts_bytes(parts: Parts, messages: list[Message]) -> int:
 
 
 def names_of(publish: Publish) -> list[Name | None]:
-    """Return the names that the messages of a publish ask for, of which some are not done with; they are read once."""
+    """Return the names that the messages of a publish ask for, from the first one that is not done with."""
     if publish.names is None:
         publish.names = [name_of(message) for message in publish.messages]
     return publish.names[publish.next :]
@@ -255,5 +255,5 @@ def name_of(message: Message) -> Name | None:
 
 
 def mark_duplicate(message: Message, holder: int) -> None:
-    """Say in a message that it is not stored, and which one has its name; see `Message.is_duplicate`."""
+    """Mark a message as not stored, and note which one has its name; see `Message.is_duplicate`."""
     message.seq, message.timestamp_ms = holder, 0

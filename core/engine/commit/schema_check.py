@@ -1,4 +1,4 @@
-"""Checks the messages of a publish against the schema of its queue, in slices of turns, or outside of the loop."""
+"""Checks the messages of a publish against the schema of its queue: in slices of turns, or outside of the loop."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from functools import partial
 from typing import Any
 
 from curbstone.core.engine.parts import Parts
-from curbstone.core.engine.write_queue import Inspection, Publish
+from curbstone.core.engine.write_queue import Publish, SchemaCheck
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.schemas import AT_ONCE_MS, UNPLACED, BodyRule
 
 
-def inspect(parts: Parts, rule: BodyRule, publish: Publish) -> Inspection:
-    """Check more messages of a publish; return how far that is. If some are left, the queue gets another turn."""
-    found = publish.inspection
+def check_schema(parts: Parts, rule: BodyRule, publish: Publish) -> SchemaCheck:
+    """Check more messages of a publish; return how far the check is. If some are left, the queue gets another turn."""
+    found = publish.schema_check
     if found is None:
-        found = publish.inspection = Inspection()
+        found = publish.schema_check = SchemaCheck()
     checks = parts.state.shared.checks
     while found.fit < len(publish.messages) and found.refusal is None and not found.is_apart:
         body = publish.messages[found.fit].body
@@ -31,14 +31,14 @@ def inspect(parts: Parts, rule: BodyRule, publish: Publish) -> Inspection:
     return found
 
 
-def _note(found: Inspection, refusal: CurbstoneError | None) -> None:
+def _note(found: SchemaCheck, refusal: CurbstoneError | None) -> None:
     if refusal is None:
         found.fit += 1
     else:
         found.refusal = refusal
 
 
-def _checked(parts: Parts, found: Inspection, refusal: Any, error: BaseException | None) -> None:
+def _checked(parts: Parts, found: SchemaCheck, refusal: Any, error: BaseException | None) -> None:
     """A check outside of the loop has ended."""
     found.is_apart = False
     if error is not None:
