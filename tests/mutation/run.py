@@ -45,9 +45,9 @@ TESTS = {
     f"{ENGINE}.log.commit": "commit recovery/test_damage.py",
     f"{ENGINE}.log.log": "commit log recovery/test_damage.py index/test_reader.py",
     f"{ENGINE}.log.room": "commit log staging",
-    f"{ENGINE}.recovery.chain": "recovery/test_damage.py recovery/test_broken_files.py recovery",
-    f"{ENGINE}.recovery.replay": "recovery/test_damage.py recovery/test_broken_files.py recovery",
-    f"{ENGINE}.delivery.acks": "delivery",
+    f"{ENGINE}.recovery.chain": "recovery/test_headers.py test_directories.py recovery",
+    f"{ENGINE}.recovery.replay": "recovery/test_headers.py delivery/test_acks.py recovery facts reader/test_groups.py",
+    f"{ENGINE}.delivery.acks": "delivery test_private.py",
     f"{ENGINE}.delivery.leases": "delivery",
     f"{ENGINE}.delivery.requeue": "delivery",
     f"{ENGINE}.delivery.dead_letters": "delivery",
@@ -56,7 +56,7 @@ TESTS = {
 }
 """The modules, and the tests below tests/core that have to notice, in this order."""
 HISTORIES = [(seed, focus) for seed, focus in enumerate(["", "", "fill", "recap", "keys", "undo", "large", "full"] * 2)]
-CPU_S_MAX = 120
+CPU_S_MAX = 60
 NOT_APPLIED = 3
 NOTICED_AGAIN = 5
 """So many mutants of a module that were noticed before are tried again in each run."""

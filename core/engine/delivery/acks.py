@@ -9,7 +9,6 @@ from functools import partial
 
 from curbstone.core.engine.log.format import Reason, TriesRecord
 from curbstone.core.engine.parts import Parts
-from curbstone.core.errors import Unavailable
 from curbstone.core.message import Delivery
 from curbstone.core.values import NOBODY, UNNAMED, Done, Lease, WasThere
 
@@ -36,9 +35,9 @@ class Acks:
     def is_refused(self, on_done: Done | None) -> bool:
         """Return whether nothing can be settled now; if so, `on_done` gets the reason, in a later turn."""
         state = self._state
-        if not (state.write_failure or state.broken or state.is_closed):
+        if not (state.write_failure or state.broken or state.is_closed):  # a server that stops still settles
             return False
-        error = state.refusal() or Unavailable("the queue is closed")
+        error = state.refusal()
         if on_done is not None:
             state.host.call_soon(partial(on_done, error))
         return True

@@ -70,7 +70,7 @@ class Chain:
     hidden: int = 0
     """How many more messages may be in those files."""
     strays: list[Stray] = field(default_factory=list)
-    """Files with the header of another segment, until `sort_out` decides about them."""
+    """Files with the header of another segment; `sort_out` decides about them."""
 
     def sort_out(self, log_start: int) -> list[str]:
         """Make each stray `trash` or `aside`, now that the start of the log is known; return what is damaged.
@@ -87,7 +87,6 @@ class Chain:
             self.next_seq = max(self.next_seq, stray.next_seq)
             whose = f"of segment {stray.of_header}" if stray.is_own else "of another queue"
             damage.append(f"{stray.path} has the header {whose}; it is set aside")
-        self.strays = []
         return damage
 
 

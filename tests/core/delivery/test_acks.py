@@ -8,9 +8,9 @@ import pytest
 
 from curbstone.core import headers
 from curbstone.core.admin.queue import LocalQueue
-from curbstone.core.errors import BadRequest, StaleDelivery
+from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue, StaleDelivery, Unavailable
 from curbstone.core.message import Message
-from tests.kit.lab import Lab, Peer, numbered
+from tests.kit.lab import Lab, Peer, message, numbered
 
 
 def dead_facts(lab: Lab, queue: LocalQueue) -> list[dict[str, str]]:
@@ -55,6 +55,75 @@ def test_settling_twice_is_stale(lab: Lab, queue: LocalQueue) -> None:
     peer.ack(1)
     with pytest.raises(StaleDelivery):
         peer.consumer.ack([1])
+
+
+@pytest.mark.parametrize("call", ["ack", "nack", "reject"])
+def test_settling_is_refused_while_the_queue_cannot_write_and_succeeds_later(
+    lab: Lab, queue: LocalQueue, call: str
+) -> None:
+    lab.publish(queue, "a")
+    peer = Peer(lab, queue)
+    peer.consumer.hold()
+    settle = getattr(peer.consumer, call)
+    lab.disk.eio_chance = 1.0
+    while not queue.state.write_failure:
+        lab.publish_answers(queue, [message("refused")])
+    (error,) = lab.answer(lambda done: settle([1], on_done=done))
+    assert isinstance(error, Unavailable)
+    settle([1])  # nobody waits for an answer
+    lab.settle()
+    assert list(peer.consumer.unsettled) == [1] and queue.counts()[:3] == (0, 1, 0)
+    lab.disk.eio_chance = 0
+    lab.pass_time(2000)
+    assert lab.answer(lambda done: settle([1], on_done=done)) == (None,)
+    assert not peer.consumer.unsettled
+    if call == "ack":
+        lab.restart("power")
+        assert lab.bodies(lab.reopened(queue)) == []
+
+
+def test_settling_in_a_deleted_queue_is_refused(lab: Lab, queue: LocalQueue) -> None:
+    lab.publish(queue, "a")
+    pull = lab.lease(queue)
+    peer_answers: list[CurbstoneError | None] = []
+    lab.broker.delete(queue.name, lambda _: None)
+    queue.acks.ack("", [pull[0].delivery], peer_answers.append)
+    assert not peer_answers, "answered before the call returned"
+    lab.settle()
+    assert [type(error) for error in peer_answers] == [NoSuchQueue]
+
+
+def test_acks_are_counted_and_rejects_are_not(lab: Lab, queue: LocalQueue) -> None:
+    lab.publish(queue, *numbered(6))
+    peer = Peer(lab, queue)
+    peer.ack(1, 2, 3)
+    peer.reject(4)
+    peer.nack(5)
+    assert (queue.stats.acked, queue.stats.rejected, queue.stats.dropped) == (3, 1, 1)
+
+
+def test_message_that_reached_no_client_goes_to_the_next_one_at_once(lab: Lab, queue: LocalQueue) -> None:
+    lab.publish(queue, "a")
+    unseen = lab.lease(queue)
+    peer = Peer(lab, queue)
+    queue.give_back(unseen)
+    lab.settle()
+    assert peer.bodies == [b"a"] and peer.tries == [0]
+
+
+@pytest.mark.parametrize("how", ["kill", "power"])
+def test_message_that_reached_no_client_keeps_its_tries_and_is_ready_after_a_crash(
+    lab: Lab, queue: LocalQueue, how: str
+) -> None:
+    lab.publish(queue, "a")
+    peer = Peer(lab, queue)
+    peer.consumer.hold()
+    peer.nack(1)
+    queue.give_back(lab.lease(queue))
+    lab.settle()
+    lab.restart(how)
+    (found,) = lab.peek(lab.reopened(queue))
+    assert (found.tries, found.state, found.due_ms) == (1, "rdy", 0)
 
 
 def test_settling_by_id_counts_once_and_finds_nothing_the_second_time(lab: Lab, queue: LocalQueue) -> None:
