@@ -22,7 +22,7 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName
 from curbstone.core.transactions.two_phase import MultiQueueCommit, Participant
 from curbstone.core.transactions.tx_log import JOURNAL_BYTES_MAX, TxLog
-from curbstone.core.values import Done, Outcome, ignore
+from curbstone.core.values import Done, Outcome
 
 COPIES_MAX = 100_000
 """The most copies of messages to events in a transaction: they are made in one turn of the loop, and take memory."""
@@ -181,7 +181,7 @@ class Transaction:
 
     @staticmethod
     def _written(participant: Participant, done: Done, error: CurbstoneError | None, _first: int, _count: int) -> None:
-        participant.on_done = ignore  # this refers to the participant: no cycle is left to the garbage collector
+        participant.detach()
         done(None if error is not None and participant.leave_out(error) else error)
 
     def _address(self) -> CurbstoneError | None:

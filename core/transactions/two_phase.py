@@ -50,6 +50,11 @@ class Participant(AtomicWrite):
         self.flags = flags_of(self.messages)
         return self.atomic_bytes
 
+    def detach(self) -> None:
+        """Drop the callbacks: they refer to the transaction, which refers to this, and it must leave no cycle."""
+        self.on_done = ignore
+        self.on_room = None
+
 
 class MultiQueueCommit:
     def __init__(self, host: Host, tx_log: TxLog, participants: dict[Queue, Participant], on_done: Done) -> None:
@@ -98,6 +103,7 @@ class MultiQueueCommit:
                 self._end(error)
                 return
             del self._participants[queue]
+            participant.detach()
             queue.log.room.give_back(participant.reserved)
             if not participant.has_room:  # else `_room` has been called for it, or is about to be
                 self._room()
@@ -111,6 +117,7 @@ class MultiQueueCommit:
             participant.tx = 0
             participant.refusal = error
             participant.abort()
+            participant.detach()
             queue.wakeups.schedule()
         self._host.call_soon(lambda: self._on_done(error))
 
@@ -133,4 +140,6 @@ class MultiQueueCommit:
             self._tx_log.part_done(self._tx, uid)
         self._left -= 1
         if not self._left:
+            for participant in self._participants.values():
+                participant.detach()
             self._on_done(None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from functools import partial
 
 import pytest
@@ -95,6 +97,27 @@ def test_full_or_closed_subscriber_does_not_block_a_transaction(lab: Lab, why: s
     assert all(queue.log.room.reserved == 0 for queue in lab.broker.queues())
     for queue in queues:  # and nothing waits behind the place it had
         lab.publish(queue, "later")
+
+
+@pytest.mark.parametrize("outcome", ["committed", "refused", "left out"])
+def test_transaction_over_queues_is_freed_without_garbage_collection(lab: Lab, outcome: str) -> None:
+    """Its parts and its commit referred to each other, so each one stayed until a full collection."""
+    queues = bound(lab, "a", "b")
+    full = private(lab, cap=64 * 1024) if outcome == "left out" else lab.queue("b", cap=64 * 1024)
+    if outcome != "committed":
+        fill(lab, full)
+    gc.collect()
+    gc.disable()
+    try:
+        transaction = lab.broker.transaction()
+        transaction.publish_event("order", message("m" * 4000))
+        assert isinstance(commit(lab, transaction), QueueFull) == (outcome == "refused")
+        assert lab.bodies(queues[0]) == ([] if outcome == "refused" else [b"m" * 4000])
+        dead = weakref.ref(transaction)
+        del transaction
+        assert dead() is None
+    finally:
+        gc.enable()
 
 
 def test_named_private_queue_is_no_subscriber(lab: Lab) -> None:
