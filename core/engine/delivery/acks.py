@@ -1,6 +1,6 @@
 """Settles deliveries: in memory at once, on disk with the next commit.
 
-`requeue` returns those that are to be tried again.
+`requeue` returns deliveries that are to be tried again.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Acks:
     def settle_now(self, group: str, deliveries: list[Delivery], reason: Reason = Reason.ACK) -> None:
         """Settle deliveries in memory now, and on disk with the next commit.
 
-        An ack in a private queue does not call for a commit by itself. No restart asks for it, and a topic's thousand
-        subscribers would each make two commits of a message.
+        An ack in a private queue does not cause a commit by itself: no restart needs it, and otherwise each of a
+        thousand subscribers of a topic would make two commits for a message.
         """
         messages = [delivery.message for delivery in deliveries]
         if reason is Reason.ACK:
@@ -76,14 +76,14 @@ class Acks:
         self._write_queue.when_committed(lambda error: on_done(error, error is None))
 
     def put_back(self, group: str, deliveries: list[Delivery]) -> None:
-        """Return deliveries that reached no client to their place: no try is counted."""
+        """Return deliveries that reached no client to their place, without counting a try."""
         if not deliveries or self._state.is_closed:
             return
-        held = self._index.group(group)
-        if held.keys is not None:
-            held.keys.refund([delivery.message.seq for delivery in deliveries])
+        of_group = self._index.group(group)
+        if of_group.keys is not None:
+            of_group.keys.refund([delivery.message.seq for delivery in deliveries])
         for delivery in deliveries:
-            held.release(delivery.message, delivery.tries, 0, delivery.mature_ms)
+            of_group.release(delivery.message, delivery.tries, 0, delivery.mature_ms)
         self._limits.took(group, -len(deliveries))
         states = [TriesRecord(group, each.message.seq, 1, each.tries, 0) for each in deliveries if each.tries]
         if states:

@@ -1,8 +1,8 @@
-"""Deletes a queue that is unused: no client has consumed, leased, popped or waited there for as long as `unused` says.
+"""Deletes a queue that no client has consumed from, leased, popped or waited in for the time in its option `unused`.
 
-A pop or lease that finds nothing is use, too: a client that polls reads the queue. Publishing is not: the
-option is meant for queues that are published to and not read any more. The time begins anew when the server starts. A
-queue that is deleted as soon as its last consumer has left waits a minute for the first one.
+A pop or lease that finds nothing counts as use, because a client that polls reads the queue. Publishing does not: the
+option is for queues that clients publish to but no longer read. The time starts again when the server starts. If the
+queue is to be deleted as soon as its last consumer leaves, it waits a minute for the first one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AutoDelete:
         self._was_used = False
 
     def option_changed(self) -> None:
-        """Act on the option as it is now: it may have been set, changed or taken away."""
+        """Apply the option, which may have been set, changed or removed."""
         if self._unwatch is None and self._state.options.unused is not None:
             self._unwatch = self._dispatcher.parts.wakeups.watch(self._look)
             self._dispatcher.parts.wakeups.changed()
@@ -46,11 +46,11 @@ class AutoDelete:
 
     @property
     def _is_used(self) -> bool:
-        """Whether a client consumes from the queue, waits for a message, or holds one."""
+        """Whether a client consumes from the queue, waits for a message, or has one in flight."""
         return bool(self._dispatcher.attached or self._leases)
 
     def _look(self) -> None:
-        """Look again: a consumer may have been added or removed, or the option may have changed."""
+        """Start or stop the timer: a consumer may have been added or removed, or the option may have changed."""
         state = self._state
         unused = state.options.unused
         is_used = self._is_used

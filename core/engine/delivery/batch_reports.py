@@ -1,4 +1,4 @@
-"""Sends the reports of complete batches of messages: a report is stored and its batch ends, or neither happens."""
+"""Publishes the reports of complete batches of messages: storing a report and ending its batch are one transaction."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from curbstone.core.names import queue_name
 
 TRY_AGAIN_MS = 5000
 AT_ONCE = 100
-"""The most reports that are on their way together, and that are tried again together."""
+"""How many reports may be under way at once, and how many are tried again at once."""
 
 
 class BatchReports:
-    """See the module's docstring. A report that is refused, because its queue is full for example, is tried again."""
+    """If a report is refused, for example because its queue is full, it is tried again."""
 
     __slots__ = ("_is_due", "_mover", "_parts", "_waiting", "refused")
 
@@ -29,11 +29,11 @@ class BatchReports:
         self._parts = parts
         self._mover = mover
         self._is_due = False
-        """Whether those that were refused will be tried again at some time."""
+        """Whether the next attempt for refused reports is scheduled."""
         self._waiting: dict[bytes, None] = {}
-        """The batches whose reports are to be sent next."""
+        """The batches whose reports are next."""
         self.refused: dict[bytes, str] = {}
-        """Those whose reports were refused, with the reasons."""
+        """The batches whose reports were refused, with the reasons."""
 
     def send(self, keys: Iterable[bytes]) -> None:
         self._waiting.update(dict.fromkeys(keys))
@@ -82,7 +82,7 @@ class BatchReports:
 
 
 def report_of(queue: str, tally: Tally, ended_ms: int) -> Message:
-    """Return the message that says how a batch of a queue has ended."""
+    """Return the report of a batch of a queue."""
     members = {
         "batch": tally.id,
         "queue": queue,

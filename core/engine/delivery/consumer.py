@@ -1,4 +1,4 @@
-"""A consumer: it takes deliveries up to its window, and settles them."""
+"""A consumer takes deliveries up to its window, and settles them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("curbstone.core")
 
 
 class Consumer:
-    """Takes deliveries up to its window, and settles them. Implements `core.port.Consumer`.
+    """Implements `core.port.Consumer`.
 
     `unsettled` holds them by seq, in the order of delivery. Calls that settle raise StaleDelivery, and
     change nothing, if a seq is not among them; `on_done(error)` is called after the commit.
@@ -43,7 +43,7 @@ class Consumer:
         on_closed: Callable[[CurbstoneError], None],
     ) -> None:
         self.queue = queue
-        """Its queue, for transactions: the type is that of a file above this one."""
+        """Its queue, for transactions. The type is in a file that this one may not import."""
         self._dispatcher = dispatcher
         self.group = group
         self.window = window
@@ -55,9 +55,9 @@ class Consumer:
         self.unsettled: dict[int, Delivery] = {}
         self._deliver = deliver
         self.held = False
-        """Whether it gets nothing for a while; see `hold`."""
+        """Whether it gets nothing until `resume`."""
         self.paused = False
-        """Whether it gets nothing more, but may still settle; see `pause`."""
+        """Whether it gets nothing more, but may still settle."""
         self.closed = False
 
     @property
@@ -74,10 +74,10 @@ class Consumer:
     def give(self, deliveries: list[Delivery]) -> None:
         """Hand deliveries over. With `auto` they are settled once `deliver` has returned.
 
-        If `deliver` raises, which is a fault of an adapter, the consumer ends, and the queue continues for all others.
+        If `deliver` raises, which is a bug of an adapter, the consumer is closed; the queue continues for all others.
         """
         dispatcher = self._dispatcher
-        if self.closed or self.paused:  # it has left since it was its turn
+        if self.closed or self.paused:  # since the deliveries were dealt
             dispatcher.acks.put_back(self.group, deliveries)
             return
         if not self.auto:
@@ -100,7 +100,7 @@ class Consumer:
             dispatcher.acks.settle_now(self.group, deliveries)
 
     def when_open(self, on_open: Callable[[], None]) -> None:
-        """Call `on_open` at once: this consumer has taken part since it was made."""
+        """Call `on_open` at once: the consumer is open when it is made."""
         on_open()
 
     def ack(self, seqs: Sequence[int], on_done: Done | None = None) -> None:
@@ -136,16 +136,16 @@ class Consumer:
         return claimed
 
     def unclaim(self, deliveries: list[Delivery]) -> None:
-        """Put claimed deliveries back into `unsettled`, or release them if the consumer has ended.
+        """Return claimed deliveries to `unsettled`, or requeue them if the consumer has closed.
 
-        Those that it has lost meanwhile stay away.
+        Deliveries that were settled elsewhere meanwhile are left out.
         """
         in_flight = self._dispatcher.parts.index.group(self.group).in_flight
-        held = [delivery for delivery in deliveries if in_flight.get(delivery.message.seq) is self]
+        still = [delivery for delivery in deliveries if in_flight.get(delivery.message.seq) is self]
         if self.closed:
-            self._dispatcher.requeue.release(self.group, held, delay_ms=0)
+            self._dispatcher.requeue.release(self.group, still, delay_ms=0)
         else:
-            self.unsettled |= {delivery.message.seq: delivery for delivery in held}
+            self.unsettled |= {delivery.message.seq: delivery for delivery in still}
 
     def lose(self, seq: int) -> None:
         self.unsettled.pop(seq, None)
@@ -167,10 +167,7 @@ class Consumer:
         self._dispatcher.pause(self)
 
     def close(self) -> None:
-        """End the consumer: its unsettled deliveries go back to their place, one try older.
-
-        If there are many, they do so over several turns of the loop.
-        """
+        """Close the consumer and requeue its unsettled deliveries, over several turns of the loop if they are many."""
         if self.closed:
             return
         self.closed = True
@@ -179,8 +176,8 @@ class Consumer:
             deliveries = list(self.unsettled.values())
             self.unsettled.clear()
             self._dispatcher.requeue.release_in_slices(self.group, self, deliveries)
-        # These callbacks usually belong to something that holds this consumer. Without that circle both go at once,
-        # and not only by the next full collection.
+        # The owner of these callbacks usually refers to this consumer. Without this cycle both are freed at once, and
+        # not only by the next full garbage collection.
         self._deliver = self.on_closed = ignore
 
     def end(self, error: CurbstoneError) -> None:

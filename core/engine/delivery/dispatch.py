@@ -1,4 +1,4 @@
-"""Who gets the next message: round robin among the receivers of a group that have credit."""
+"""Distributes the messages of a group: round robin among its receivers that have credit."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Receiver(Protocol):
     """A consumer, or a pull that waits for messages."""
 
     weight: int
-    """How many messages it gets when it is its turn."""
+    """How many messages it gets in each round."""
 
     @property
     def group(self) -> str:
-        """The group that it receives for."""
+        """The group that it receives from."""
 
     @property
     def credit(self) -> int:
@@ -35,14 +35,13 @@ class Receiver(Protocol):
         """Take deliveries, at most its `credit`."""
 
     def end(self, error: CurbstoneError) -> None:
-        """The queue ends: there will be no more deliveries, and nothing can be settled any more."""
+        """End the receiver with its queue: nothing is delivered or settled any more."""
 
 
 class RoundRobin:
-    """The receivers of one group, each once; a receiver of weight n gets n messages when it is its turn.
+    """The receivers of one group; a receiver of weight n gets n messages in each round.
 
-    The first is the one whose turn it is. Joining and leaving take the same time whatever the weight and however
-    many there are.
+    The first receiver is the next one. Joining and leaving take constant time.
     """
 
     __slots__ = ("_given", "_when_none_ready", "receivers")
@@ -50,15 +49,15 @@ class RoundRobin:
     def __init__(self) -> None:
         self.receivers: OrderedDict[Receiver, None] = OrderedDict()
         self._when_none_ready: dict[Receiver, Callable[[], None]] = {}
-        """What to call when nothing is ready, for those that may give up then."""
+        """Callbacks of receivers that may give up when nothing is ready."""
         self._given = 0
-        """How many messages the first has had in this turn."""
+        """How many messages the first receiver has had in this round."""
 
     def credits(self, messages: int) -> dict[Receiver, int]:
-        """Return the receivers that would get so many messages, in order, each with how many deliveries it takes now.
+        """Return the receivers that would get so many messages, in order, with their credits.
 
-        Receivers without credit are left out. The search ends as soon as all the messages have receivers, so a message
-        costs the same however many receivers there are.
+        Receivers without credit are left out. The search ends as soon as all messages have receivers, so the cost of a
+        message does not depend on the number of receivers.
         """
         credits: dict[Receiver, int] = {}
         given = self._given
@@ -73,18 +72,18 @@ class RoundRobin:
         return credits
 
     def none_ready(self) -> None:
-        """Nothing is ready now, so some receivers may give up."""
+        """Let receivers give up that do so when nothing is ready."""
         for give_up in list(self._when_none_ready.values()):
             give_up()
 
     def join(self, receiver: Receiver, when_none_ready: Callable[[], None] | None) -> None:
-        """Add a receiver, as the last in the round."""
+        """Add a receiver behind all others."""
         self.receivers[receiver] = None
         if when_none_ready is not None:
             self._when_none_ready[receiver] = when_none_ready
 
     def leave(self, receiver: Receiver) -> None:
-        """Let a receiver take part no more."""
+        """Remove a receiver, if it is there."""
         if receiver in self.receivers:
             if self._given and receiver is next(iter(self.receivers)):
                 self._given = 0
@@ -148,12 +147,12 @@ class Dispatcher:
         self.had_consumer = False
         """Whether a consumer has been attached so far."""
         self.attempts = 0
-        """How often a receiver has been attached so far."""
+        """How many receivers have been attached so far."""
 
     def attach(self, receiver: Receiver, when_none_ready: Callable[[], None] | None = None) -> None:
-        """Let a receiver take part in the round robin of its group.
+        """Add a receiver to the round robin of its group.
 
-        One that may give up passes `when_none_ready`, which is called when nothing is ready.
+        `when_none_ready` is called when nothing is ready; consumers, which just wait then, pass None.
         """
         self.attempts += 1
         self.had_consumer |= when_none_ready is None
@@ -168,7 +167,7 @@ class Dispatcher:
         self._wakeups.changed()
 
     def pause(self, receiver: Receiver) -> None:
-        """Give a receiver nothing more."""
+        """Deliver nothing more to a receiver."""
         round_robin = self.round_robins.get(receiver.group)
         if round_robin is not None:
             round_robin.leave(receiver)
@@ -181,7 +180,7 @@ class Dispatcher:
         self.pause(receiver)
 
     def credit(self, group: str, messages: int) -> int:
-        """Return how many deliveries the receivers of a group take now; counting may stop at `messages`."""
+        """Return the credit of all receivers of a group together; counting may stop at `messages`."""
         round_robin = self.round_robins.get(group)
         credit = sum(round_robin.credits(messages).values()) if round_robin is not None else 0
         options = self._state.options
@@ -190,7 +189,7 @@ class Dispatcher:
         return credit
 
     def dispatch(self, name: str) -> None:
-        """Hand out what is ready in a group, up to a limit; if there may be more, the next turn continues."""
+        """Deliver what is ready in a group, up to a limit; if there may be more, the next turn continues."""
         round_robin = self.round_robins.get(name)
         if round_robin is None:
             return
@@ -198,7 +197,7 @@ class Dispatcher:
         if options.paused:
             round_robin.none_ready()
             return
-        group = self._index.groups[name]  # it is kept as long as it has a receiver
+        group = self._index.groups[name]  # it exists as long as it has a receiver
         most = min(group.rdy, DISPATCH_MAX)
         if most and (options.in_flight or options.rate):
             most = self.parts.limits.allowed(name, len(group.in_flight), most)
@@ -228,10 +227,10 @@ class Dispatcher:
         if not group.has_ready:
             round_robin.none_ready()
         elif deliveries or taken.steps <= 0 or (keys is not None and keys.freed > freed and not taken.is_reading):
-            self._wakeups.wake(name)  # perhaps what was found was settled meanwhile, and there is room for others now
+            self._wakeups.wake(name)  # what was found may be settled by now, and leave room for others
 
     def end(self, error: CurbstoneError) -> None:
-        """The queue ends: so do all receivers."""
+        """End all receivers with the queue."""
         receivers, self.attached = list(self.attached), {}
         self.round_robins.clear()
         for receiver in receivers:

@@ -1,4 +1,4 @@
-"""Leases: deliveries that return by themselves when their time runs out, settled by token in any connection."""
+"""Leases: deliveries that are requeued when their time ends, and that any connection can settle by token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from curbstone.core.message import Delivery
 from curbstone.core.values import NOBODY, UNKNOWN, UNNAMED, AllDone, Answer, ClientInfo, Lease, LeasesSettled, Outcome
 
 ENDED_AT_ONCE = 512
-"""How many leases of a queue end in one turn, if their time runs out together."""
+"""How many leases of a queue end in one turn, if many expire together."""
 
 
 class _Held(Lease):
@@ -41,8 +41,8 @@ class Leases:
         self._state = dispatcher.parts.state
         self._by_token: dict[str, Lease] = {}
         self._due: list[tuple[int, str]] = []
-        """A heap of (when it ends, token). Entries of leases that were settled or extended since are stale; they are
-        swept out now and then."""
+        """A heap of (expires_ms, token). Entries of leases that were settled or extended since are stale; sweeps
+        remove them."""
 
     def __len__(self) -> int:
         return len(self._by_token)
@@ -63,7 +63,7 @@ class Leases:
         owner: str = NOBODY,
         client_info: ClientInfo = UNKNOWN,
     ) -> Pull:
-        """No more messages are taken once they have LEASE_BYTES_MAX bytes together."""
+        """Lease up to `count` messages, and no more once they have LEASE_BYTES_MAX bytes together."""
 
         def give(deliveries: list[Delivery]) -> None:
             now_ms = self._state.host.now_ms()
@@ -85,7 +85,7 @@ class Leases:
             self._state.shared.leased.drop(lease)
 
     def _own(self, token: str, owner: str) -> Lease | None:
-        """Return a lease, or None if it has ended or is another's."""
+        """Return a lease, or None if it has ended or has another owner."""
         lease = self._by_token.get(token)
         return lease if lease is not None and lease.owner == owner else None
 
@@ -133,7 +133,7 @@ class Leases:
                 self._dispatcher.acks.put_back(lease.group, [lease.delivery])
 
     def extend(self, tokens: list[str], duration_ms: int, owner: str) -> list[str]:
-        """Let leases end `duration_ms` from now; return the stale ones."""
+        """Let leases end `duration_ms` from now; return the tokens of stale ones."""
         expires_ms = self._state.host.now_ms() + duration_ms
         stale: list[str] = []
         for token in tokens:
@@ -164,7 +164,7 @@ class Leases:
         return self._due[0][0] if self._due else None
 
     def end_due(self, now_ms: int) -> None:
-        """Give back messages whose leases have run out; if there are many, some of them."""
+        """Requeue messages whose leases have expired; if there are many, some of them."""
         for _ in range(ENDED_AT_ONCE):
             if not self._due or self._due[0][0] > now_ms:
                 break

@@ -1,6 +1,7 @@
-"""What the options `in_flight` and `rate` leave of the deliveries that a group could have.
+"""Limits the deliveries of a group by the options `in_flight` and `rate`.
 
-Both are exact: one process delivers the messages of a queue. A group without limits pays two comparisons a dispatch.
+Both limits are exact, because one process delivers the messages of a queue. Without limits they cost two comparisons
+for each dispatch.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ class Limits:
         self._state = state
         self._wakeups = wakeups
         self._buckets: dict[str, _GroupBucket] | None = None
-        """By group; None if there are none. A group without a bucket has one that has been filling since the start."""
+        """By group; None if there are none. No bucket stands for one that has been filling since the start."""
         self._sweep_at = SPARE_MAX
 
     def allowed(self, group: str, in_flight: int, most: int) -> int:
-        """Return how many of `most` messages may be delivered in a group that has so many in flight."""
+        """Return how many of `most` messages may be delivered in a group that has `in_flight` in flight."""
         options = self._state.options
         if options.in_flight:
             most = min(most, options.in_flight - in_flight)
@@ -43,7 +44,7 @@ class Limits:
         return max(most, 0)
 
     def held_back(self, group: str, in_flight: int, ready: int) -> tuple[int, str, int]:
-        """Return how many ready messages are held back, by which option, and if `rate` holds all back, until when."""
+        """Return how many ready messages wait, for which option, and if all wait for `rate`, until when."""
         options = self._state.options
         allowed = self.allowed(group, in_flight, ready)
         if allowed == ready:
@@ -53,12 +54,12 @@ class Limits:
         return ready - allowed, RATE, 0 if allowed else self._bucket(group).due_ms
 
     def took(self, group: str, deliveries: int) -> None:
-        """Count deliveries; a negative number takes back those that reached no client."""
+        """Count deliveries; a negative number undoes that for deliveries that reached no client."""
         if self._state.options.rate:
             self._bucket(group).take(deliveries)
 
     def wake_when_allowed(self, group: str) -> None:
-        """Wake a group when its rate allows a delivery again. A settle wakes one that has too many in flight."""
+        """Wake a group when its rate allows a delivery again. If it has too many in flight, a settle wakes it."""
         if not self._state.options.rate:
             return
         bucket = self._bucket(group)
@@ -68,7 +69,7 @@ class Limits:
 
     @property
     def next_due_ms(self) -> int | None:
-        """Engine time when the next group that waits for its rate is to be woken."""
+        """Engine time of the next call of `wake_due`."""
         return min([each.due_ms for each in (self._buckets or {}).values() if each.is_awaited], default=None)
 
     def wake_due(self, now_ms: int) -> None:
@@ -93,7 +94,7 @@ class Limits:
         return bucket
 
     def _sweep(self, buckets: dict[str, _GroupBucket]) -> None:
-        """Forget buckets that are full, as a new one would be: any number of undeclared groups may exist over time."""
+        """Forget full buckets, as new ones would be full, too: any number of undeclared groups may exist over time."""
         options = self._state.options
         for group, bucket in list(buckets.items()):
             if not bucket.is_awaited and self._tokens(bucket) == options.burst_or_default:

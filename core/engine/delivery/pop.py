@@ -1,11 +1,11 @@
 """Pops: a message is delivered and settled in one call.
 
-The message stays with its queue, as if it were leased, until its settle is on disk; only then it is given away. If the
-settle can't be written, or the caller is gone before it is, the message returns to its place. No try is counted
-then, because no client has seen it.
+The message stays in flight, as if it were leased, until its settle is on disk; then the caller gets it. If the settle
+can't be written, or the caller disconnects before that, the message is requeued without counting a try, because no
+client has seen it.
 
-A commit that has failed may be on the disk all the same, until another one has succeeded. So long the pops in it are in
-doubt: they are not refused, but tried again until they are settled or their callers are gone.
+A commit that has failed may be on the disk all the same, until another one has succeeded. Until then, its pops are in
+doubt: they are not refused, but tried again until they are settled or their callers have disconnected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from curbstone.core.values import Popped
 
 
 class Pops:
-    """The pops of one queue that have a message which is not settled on disk yet; they are kept in its write queue."""
+    """The pops of one queue whose messages are not settled on disk yet. They are in its write queue."""
 
     __slots__ = ("_acks", "_index", "_state", "_wakeups", "_write_queue")
 
@@ -35,7 +35,7 @@ class Pops:
         self._acks = dispatcher.acks
 
     def settle(self, pop: Pop) -> None:
-        """Have the message of a pop settled; the client gets it after the commit."""
+        """Settle the message of a pop with the next commit, after which the client gets it."""
         failure = self._state.failure
         if failure:
             self._put_back([pop])
@@ -44,7 +44,7 @@ class Pops:
             self._write_queue.pop(pop)
 
     def withdraw(self, pop: Pop) -> bool:
-        """Give the message of a pop back; return False if its settle is being written, or may have been."""
+        """Requeue the message of a pop; return False if its settle is being written, or may have been."""
         if pop not in self._write_queue.pops or pop.is_in_doubt:
             return False
         self._drop(pop)
@@ -55,20 +55,20 @@ class Pops:
         self._put_back([pop])
 
     def drop_unwanted(self) -> None:
-        """Give back the messages of pops whose callers are gone."""
+        """Requeue the messages of pops whose callers have disconnected."""
         unwanted = [pop for pop in self._write_queue.pops if pop.is_wanted is not None and not pop.is_wanted()]
         for pop in unwanted:
             self._drop(pop)
             self._state.host.call_soon(partial(pop.on_done, None))
 
     def written(self, pops: list[Pop]) -> None:
-        """A commit with the settles of these pops is on disk: give the messages away. No pop is in doubt any more."""
+        """Give the messages of these pops to their callers: their settles are on disk. No pop is in doubt any more."""
         for pop in self._write_queue.pops:
             pop.is_in_doubt = False
-        held: dict[str, list[Message]] = {}
-        for pop in self._held(pops):
-            held.setdefault(pop.group, []).append(pop.delivery.message)
-        for group, messages in held.items():
+        by_group: dict[str, list[Message]] = {}
+        for pop in self._in_flight(pops):
+            by_group.setdefault(pop.group, []).append(pop.delivery.message)
+        for group, messages in by_group.items():
             self._index.clear(group, messages)
             self._wakeups.wake(group)
         self._state.stats.acked += len(pops)
@@ -76,7 +76,7 @@ class Pops:
             self._state.host.notify(pop.on_done, pop.delivery)
 
     def failed(self, pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
-        """The commit with the settles of these pops failed; if it `is_undone`, they are certainly not on the disk."""
+        """Refuse these pops, whose commit has failed, or if it may be on disk (not `is_undone`), try them again."""
         if not is_undone:
             for pop in pops:
                 pop.is_in_doubt = True
@@ -88,16 +88,16 @@ class Pops:
             self._state.host.notify(pop.on_done, error)
 
     def refuse_all(self, error: CurbstoneError) -> None:
-        """Refuse the pops that wait: nothing is written for now, or the queue has ended."""
+        """Refuse the pops that wait, because nothing is written for now, or the queue has ended."""
         waiting, self._write_queue.pops = list(self._write_queue.pops), {}
         self.failed(waiting, error, is_undone=True)
 
     def _put_back(self, pops: list[Pop]) -> None:
-        for pop in self._held(pops):
+        for pop in self._in_flight(pops):
             self._acks.put_back(pop.group, [pop.delivery])
 
-    def _held(self, pops: list[Pop]) -> list[Pop]:
-        """Return the pops whose message was not settled meanwhile: by its id, or by an ack of all up to a seq."""
+    def _in_flight(self, pops: list[Pop]) -> list[Pop]:
+        """Return the pops whose messages were not settled meanwhile, by id or by an ack of all up to a seq."""
         return [pop for pop in pops if pop.delivery.message.seq in self._index.group(pop.group).in_flight]
 
 
@@ -118,7 +118,7 @@ class PopPull(Pull):
         self._on_done = on_done
         self._is_wanted = is_wanted
         self._pop: Pop | None = None
-        """What it has been given."""
+        """Its message; None while it waits for one."""
 
     def _given(self, deliveries: list[Delivery]) -> None:
         if deliveries:
@@ -128,5 +128,5 @@ class PopPull(Pull):
             self._state.host.call_soon(partial(self._on_done, None))
 
     def cancel(self) -> bool:
-        """See `Pull.cancel`. It is too late once the settle is being written."""
+        """See `Pull.cancel`; also False once the settle is being written."""
         return super().cancel() or (self._pop is not None and self._pops.withdraw(self._pop))

@@ -1,4 +1,4 @@
-"""Pulls: each takes messages for one answer, those that are ready now or within a time. Pops and leases are pulls."""
+"""Pulls: each takes messages for one answer, which are ready now or within a time. Pops and leases are pulls."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from curbstone.core.message import Delivery
 from curbstone.core.values import UNKNOWN, ClientInfo, Holder, ignore
 
 LEASE_BYTES_MAX = 4 * 1024 * 1024
-"""An answer takes no more messages once it has so many bytes of headers and bodies."""
+"""An answer takes no more messages once their headers and bodies have so many bytes."""
 
 
 class Pull:
-    """Takes deliveries for one answer, now or within `wait_ms`; then it is gone.
+    """Takes deliveries for one answer, now or within `wait_ms`.
 
-    It gathers until it has `count`, or LEASE_BYTES_MAX, or nothing more is ready; a message that must be read from the
-    disk first counts as ready. Then `answer` is called once, with what was gathered or an empty list, unless the
-    pull was cancelled before. If the group does not exist and can't begin to, `refuse` is called instead.
+    It gathers until it has `count` messages, or LEASE_BYTES_MAX bytes, or nothing more is ready; a message that must be
+    read from the disk first counts as ready. Then `answer` is called once with what was gathered, which may be nothing,
+    unless the pull was cancelled before. If the group does not exist and can't be made, `refuse` is called instead.
     """
 
     weight = 1
@@ -48,7 +48,7 @@ class Pull:
         self._timer = self._state.host.call_later(wait_ms, self.finish_empty) if self._waits else None
 
     def begin(self) -> Pull:
-        """Take part in the round robin of the group; return itself."""
+        """Join the round robin of the group; return the pull."""
         if self._state.is_closed:
             self._state.host.call_soon(self.finish_empty)
         elif refusal := self._dispatcher.parts.index.dynamic_groups.refusal([self.group]):
@@ -60,11 +60,11 @@ class Pull:
 
     @property
     def waits(self) -> bool:
-        """Whether it keeps waiting when nothing is ready; not if it has gathered something."""
+        """Whether it continues to wait when nothing is ready; not if it has gathered something."""
         return self._waits and not self._gathered
 
     def give(self, deliveries: list[Delivery]) -> None:
-        if not self.credit:  # it was given up while its hand was dealt
+        if not self.credit:  # it was cancelled while deliveries were dealt
             self._dispatcher.acks.put_back(self.group, deliveries)
             return
         taken = 0
@@ -81,12 +81,12 @@ class Pull:
         self._dispatcher.acks.put_back(self.group, deliveries[taken:])
 
     def finish_empty(self) -> None:
-        """Answer with what there is: nothing more is ready, or the wait has ended."""
+        """Answer with what was gathered: nothing more is ready, or the wait has ended."""
         if self.credit:
             self._finish()
 
     def _none_ready(self) -> None:
-        """Answer with what there is, unless it keeps waiting."""
+        """Answer with what was gathered, unless it continues to wait."""
         if not self.waits:
             self.finish_empty()
 
@@ -94,7 +94,7 @@ class Pull:
         self.finish_empty()
 
     def cancel(self) -> bool:
-        """Give up, and requeue what was gathered; return False if the answer is on its way already."""
+        """Cancel the pull and requeue what was gathered; return False if it has been answered."""
         if not self.credit:
             return False
         self._leave()

@@ -1,8 +1,7 @@
-"""Requeuing: a message that was delivered and not acked returns to its place, one try older, or is dead.
+"""Requeues messages that were delivered and not acked: each returns to its place with one more try, or is dead.
 
-All ways back lead here: a nack, a consumer that went away, a lease that ran out, a transaction. The group keeps how
-often a message was tried (`index.group`), and the write queue has it written; `dead_letters` ends messages that are
-dead.
+Nacks, closed consumers, expired leases and transactions all requeue here. The group counts the tries of a message
+(`index.group`), the write queue has them written, and `dead_letters` ends dead messages.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from curbstone.core.values import AllDone, Done
 
 
 class Requeue:
-    """Gives deliveries of one queue back."""
+    """Requeues deliveries of one queue."""
 
     __slots__ = ("_acks", "_dead_letters", "_index", "_state", "_wakeups", "_write_queue")
 
@@ -42,7 +41,7 @@ class Requeue:
         error: str,
         on_done: Done | None,
     ) -> bool:
-        """Give back deliveries that a consumer has claimed. Return False if refused now: it has to unclaim them."""
+        """Requeue deliveries that a consumer has claimed. Return False if refused now: it has to unclaim them."""
         if self._acks.is_refused(on_done):
             return False
 
@@ -58,7 +57,7 @@ class Requeue:
         return True
 
     def release_in_slices(self, group: str, consumer: InFlightHolder, deliveries: list[Delivery]) -> None:
-        """Give back what a consumer held that is gone."""
+        """Requeue the unsettled deliveries of a closed consumer."""
         self._in_slices(group, consumer, deliveries, lambda some: self.release(group, some, delay_ms=0), lambda: None)
 
     def _in_slices(
@@ -69,14 +68,14 @@ class Requeue:
         give_back: Callable[[list[Delivery]], None],
         ended: Callable[[], None],
     ) -> None:
-        """Give deliveries back over as many turns of the loop as it takes, except those that are settled meanwhile."""
+        """Requeue deliveries, over several turns if they are many, except those that are settled meanwhile."""
         left = iter(deliveries)
         in_flight = self._index.group(name).in_flight
 
         def work(most: int) -> int:
             some = list(islice(left, most))
-            held = [each for each in some if in_flight.get(each.message.seq) is consumer]
-            self._state.host.contain(give_back, held)
+            unsettled = [each for each in some if in_flight.get(each.message.seq) is consumer]
+            self._state.host.contain(give_back, unsettled)
             if len(some) < most:
                 ended()
             return len(some)
@@ -100,7 +99,7 @@ class Requeue:
         return True
 
     def delayed(self, deliveries: list[Delivery], delay_ms: int | None) -> list[tuple[int, list[Delivery]]]:
-        """Return the deliveries with their delays: `delay_ms`, or as the queue's options have it."""
+        """Return the deliveries with their delays: `delay_ms`, or if it is None, as in the queue's options."""
         options = self._state.options
         if delay_ms is not None or not options.backs_off:
             return [(options.nack_delay_ms(0, 0) if delay_ms is None else delay_ms, deliveries)]
@@ -118,17 +117,17 @@ class Requeue:
         self._wakeups.wake(group)
 
     def divide(self, deliveries: list[Delivery]) -> tuple[list[Delivery], list[Delivery]]:
-        """Return the deliveries that were the last try of their message, and those that may be tried again."""
+        """Return the deliveries that were the last try of their messages, and those that may be tried again."""
         most = self._state.options.max_tries
         if not most:
             return [], deliveries
         return [each for each in deliveries if each.tries + 1 >= most], [x for x in deliveries if x.tries + 1 < most]
 
     def release(self, name: str, deliveries: list[Delivery], *, delay_ms: int, error: str = "") -> None:
-        """Give deliveries back to their place, one try older; those that were tried too often or expired are dead.
+        """Return deliveries to their places with one more try; those that were tried too often or expired are dead.
 
-        `delay_ms` is 0 if a consumer is gone or a lease has run out: that is no fault of the message, so `nack_delay`
-        is only for messages that a consumer requeues.
+        `delay_ms` is 0 if a consumer has closed or a lease has expired: the option `nack_delay` is only for messages
+        that a consumer requeues.
         """
         state = self._state
         if not deliveries or state.is_closed:
@@ -151,7 +150,7 @@ class Requeue:
         self._wakeups.changed()
 
     def released(self, release: Release) -> None:
-        """A transaction that gives deliveries back is on disk: put them back to their place, one try older."""
+        """Requeue the deliveries of a transaction that is on disk."""
         state = self._state
         group = self._index.group(release.group)
         now_ms, wall_ms = state.host.now_ms(), state.host.wall_ms()

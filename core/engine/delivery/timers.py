@@ -1,4 +1,4 @@
-"""What a queue does at certain times: end delays, leases and messages that expire, and a little housekeeping."""
+"""Ends delays, leases and expired messages when they are due, and sweeps out what an empty queue does not need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IDLE_MS = 1000
 
 
 class Timers:
-    """The timers of one queue. A part with something that is due later passes the time to the queue's wake-ups."""
+    """The timers of one queue. Parts of it pass the times when something is due to the queue's `Wakeups`."""
 
     __slots__ = ("_dead_letters", "_leases", "_parts")
 
@@ -21,7 +21,7 @@ class Timers:
         self._leases = leases
 
     def run(self) -> None:
-        """Do what is due, as much as one turn may take, and have a turn again when the next thing is."""
+        """Do what is due, as much as fits in one turn, and schedule the next turn."""
         parts = self._parts
         now_ms = parts.state.host.now_ms()
         groups = parts.index.groups
@@ -40,7 +40,7 @@ class Timers:
             parts.wakeups.at(due_ms)
 
     def sweep(self) -> None:
-        """Drop from memory what an empty queue has no use for."""
+        """Drop from memory what an empty queue does not need."""
         index = self._parts.index
         index.dynamic_groups.sweep()
         for group in index.groups.values():

@@ -1,4 +1,4 @@
-"""Time to live: ends the messages of a queue that have expired, which `core.engine.index.due` finds."""
+"""Time to live: ends the expired messages of a queue, which `core.engine.index.due` finds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from curbstone.core.engine.parts import Parts
 
 
 def expire_due(parts: Parts, dead_letters: DeadLetters, now_ms: int) -> None:
-    """End messages that have expired by now; if there are many, some of them."""
+    """End messages that have expired; if there are many, some of them."""
     for seq in parts.index.expiries.take_due(now_ms):
         _expire_at(parts, dead_letters, seq)
 

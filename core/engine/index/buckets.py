@@ -7,7 +7,7 @@ _TOKEN = 1_000_000
 
 
 class Bucket:
-    """A token bucket: in any span of t seconds it gives out at most `burst` + `rate` * t tokens, to the millisecond."""
+    """A token bucket: in any t seconds it gives out at most `burst` + `rate` * t tokens, exact to the millisecond."""
 
     __slots__ = ("_at_ms", "_level", "_per_ms")
 
@@ -18,12 +18,12 @@ class Bucket:
         self._per_ms = _per_ms(rate)
 
     def tokens(self, now_ms: int, rate: float, burst: int) -> int:
-        """Return how many tokens there are. If the rate and the burst have changed, they count from now on."""
+        """Return how many tokens there are. A changed rate or burst applies from now on."""
         if now_ms > self._at_ms:
             self._level += (now_ms - self._at_ms) * self._per_ms
             self._at_ms = now_ms
         self._per_ms = _per_ms(rate)
-        # A token is taken up to a ms after it is there. What came in meanwhile counts for the next one.
+        # A token may be taken up to a ms after it is there. What was added since counts for the next one.
         self._level = min(self._level, burst * _TOKEN + self._per_ms - 1)
         return min(self._level // _TOKEN, burst)
 
@@ -33,7 +33,7 @@ class Bucket:
 
     @property
     def due_ms(self) -> int:
-        """Engine time when there is a token, if there is none."""
+        """Engine time when there is a token again."""
         return self._at_ms + -((self._level - _TOKEN) // self._per_ms)
 
 

@@ -1,8 +1,7 @@
-"""Puts copies of messages into the index, wherever they lay before, and even if they were settled.
+"""Puts copies of messages into the index, wherever the originals are, and even if they were settled.
 
-This is for the cleaner's copies when recovery reads them, and for messages that an undo brings back. The messages of a
-run that are not copied stay where they are. Because runs must not overlap, both the copies and the rest of each old run
-are cut into new runs.
+These are copies of the cleaner that recovery reads, and messages that an undo restores. The messages of a run that are
+not copied stay where they are. Because runs must not overlap, the copies and the rest of each old run become new runs.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class CopyBatch(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """A message to be put into the index: a copy, or one that stays in the place of its old run."""
+    """A message to put into the index: a copy, or a message that stays where it is, in `old`."""
 
     seq: int
     copy: Message | None
@@ -40,7 +39,7 @@ class _Piece(NamedTuple):
 def insert_copies(
     reader: Reader, expiries: Expiries, copies: list[Message], names: Mapping[int, Iterable[str]], where: CopyBatch
 ) -> list[Run]:
-    """Put copies into the index; return the runs that exist no longer. No counts of groups change.
+    """Put copies into the index; return the runs that this has replaced. No counts of groups change.
 
     `names` has, by seq, the groups in which each copy is pending from now on.
     """
@@ -92,7 +91,7 @@ def _put_copy(runs: Runs, expiries: Expiries, run: Run, message: Message, names:
 
 
 def _keep(runs: Runs, expiries: Expiries, run: Run, seq: int, old: Run, size: int) -> None:
-    """Let a message of an old run stay in its place, as part of a new run; `size` is an estimate."""
+    """Make a message of an old run, which stays in its place, part of a new run; `size` is an estimate."""
     bit = 1 << (seq - run.first)
     for name in [UNNAMED, *(old.named or ())]:
         if old.pending(name) >> (seq - old.first) & 1:

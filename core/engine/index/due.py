@@ -1,4 +1,4 @@
-"""Heaps of times when something is due. An entry that no longer counts stays in the heap until it is swept out."""
+"""Heaps of times when something is due. A stale entry stays in the heap until a sweep removes it."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ RUNS_AT_ONCE = 4
 def note(
     heap: list[tuple[int, Key]], due_ms: int, key: Key, most: int, current: Callable[[], list[tuple[int, Key]]]
 ) -> None:
-    """Add an entry. `current` returns the entries that count, this one included; there are at most `most` of them.
+    """Add an entry. `current` returns the valid entries, with this one; there are at most `most` of them.
 
-    Sweeping is rare enough that on average each entry costs a constant.
+    Sweeps are so rare that the average cost of an entry is constant.
     """
     heappush(heap, (due_ms, key))
     sweep(heap, most, current)
 
 
 def sweep(heap: list[tuple[int, Key]], most: int, current: Callable[[], list[tuple[int, Key]]]) -> None:
-    """Remove the entries that do not count, if there are many of them; see `note`."""
+    """Remove the stale entries if there are many; see `note`."""
     if len(heap) > 2 * most + STALE_MAX:
         heap[:] = current()
         heapify(heap)
 
 
 class Expiries:
-    """When messages expire: for each run, when the first of its messages does. `delivery.ttl` then ends them."""
+    """For each run, when the first of its messages expires. `delivery.ttl` then ends the message."""
 
     __slots__ = ("_wakeups", "_due", "_runs")
 
@@ -49,7 +49,7 @@ class Expiries:
         return self._due[0][0] if self._due else None
 
     def note(self, run: Run, expires_ms: int) -> None:
-        """Remember that some message of a run expires at `expires_ms`."""
+        """Note that a message of a run expires at `expires_ms`."""
         self._runs.any_expires = True
         if not run.expires_ms or expires_ms < run.expires_ms:
             run.expires_ms = expires_ms
@@ -57,7 +57,7 @@ class Expiries:
             self._wakeups.at(expires_ms)
 
     def take_due(self, now_ms: int) -> list[int]:
-        """Remove and return the first seqs of some runs in which something has expired. Some may be gone by now."""
+        """Remove and return the first seqs of some runs with expired messages. The runs may no longer exist."""
         seqs: list[int] = []
         while self._due and self._due[0][0] <= now_ms and len(seqs) < RUNS_AT_ONCE:
             seqs.append(heappop(self._due)[1])

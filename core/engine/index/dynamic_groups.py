@@ -1,8 +1,8 @@
-"""Groups that were not declared: they are made when they are named, and removed when nothing needs them.
+"""Undeclared groups: they are made when they are named, and removed when nothing needs them.
 
-Producers and consumers may name any group, so their number has to be limited. A group is needed while something
-is pending in it, while a consumer takes part in it, and until the log has what was settled and delivered in it. The
-log is true without the group: if something is pending in it after a restart, it is made again.
+Producers and consumers may name any group, so the number of groups has to be limited. A group is needed while it has
+pending messages or consumers, and until everything settled and delivered in it is in the log. The log does not need
+the group: if messages are pending in it after a restart, it is made again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SPARE_MAX = 16
 
 
 class DynamicGroups:
-    """Keeps the undeclared groups of one queue few."""
+    """Makes and removes the undeclared groups of one queue."""
 
     __slots__ = ("_groups", "_in_use", "_reader", "_state", "_sweep_at")
 
@@ -37,7 +37,7 @@ class DynamicGroups:
         self._sweep_at = SPARE_MAX
 
     def make(self, name: str, first: int) -> Group:
-        """Return a new group. Sweeping is rare enough that on average each group costs a constant."""
+        """Return a new group. Sweeps are so rare that the average cost of a group is constant."""
         if len(self._groups) >= self._sweep_at:
             self.sweep()
         group = self._groups[name] = Group(self._reader, name, first)
@@ -54,9 +54,9 @@ class DynamicGroups:
         self._sweep_at = 2 * len(self._groups) + SPARE_MAX
 
     def refusal(self, names: Iterable[str], coming: set[str] | None = None) -> Conflict | None:
-        """Return why these groups can't be named, or None; then the new ones are added to `coming`.
+        """Return why these groups can't be named, or None; then add the new ones to `coming`.
 
-        `coming` has the new groups that this was asked about before, and that do not exist yet.
+        `coming` has the new groups of earlier calls that do not exist yet.
         """
         groups, declared = self._groups, self._state.meta.groups
         coming = set() if coming is None else coming

@@ -1,8 +1,8 @@
 """Reads runs of messages back from the log, off the event loop, and keeps a bounded number of bytes in memory.
 
-In memory are the messages published last and those that were read back; if there is no room, what was read back longest
-ago is removed first. A body that was published to many queues at once is in memory only once, but counts in each of
-them, so the bound errs on the safe side.
+The messages published last and those that were read back are in memory. If there is no room, what was read back longest
+ago is removed first. A body that was published to many queues at once is in memory once but counts in each of them, so
+the actual use may be less than the bound.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ AGAIN_MS = 250
 AGAIN_MS_MAX = 1000
 TAIL_BYTES_MAX = 4 * 1024 * 1024
 READ_MIN = 4
-"""How many runs that were read back a queue keeps even if memory is short, so that those who asked can use them."""
+"""How many runs that were read back stay in memory even if there is no room, so that the callers can use them."""
 
 
 class Read(NamedTuple):
-    """What a job has read: the messages by seq, and a text about what could not be read, or an empty one."""
+    """What a job has read: messages by seq, and a text about what could not be read, which may be empty."""
 
     messages: dict[int, Message]
     damage: str
 
 
 class Reader:
-    """The runs of one queue, and those of their messages that are in memory."""
+    """The runs of one queue, and their messages that are in memory."""
 
     __slots__ = (
         "_cache", "_cached", "_damaged", "_host", "_is_closed", "_keeping", "_loading", "_log", "_read", "_tail_bytes",
@@ -49,7 +49,7 @@ class Reader:
     )  # fmt: skip
 
     def __init__(self, state: QueueState, wakeups: Wakeups, log: Log, damaged: Callable[[Run, str], None]) -> None:
-        """`damaged` is called with a run and a text when some of its messages can't be read and are given up."""
+        """`damaged(run, text)` is called when messages of a run can't be read and are given up."""
         self.state = state
         self._host = state.host
         self._log = log
@@ -60,16 +60,16 @@ class Reader:
         self.runs = Runs()
         self._cached: dict[Run | Page, int] = {}
         self._read: dict[Run | Page, None] = {}
-        """The runs that were read back and are kept, the one read longest ago first."""
+        """The runs that were read back and are in memory, the one read longest ago first."""
         self._tail_bytes = 0
         self._loading: dict[Run, list[Callable[[], None]]] = {}
-        """The runs that are being read, with the callbacks for when they are there."""
+        """The runs that are being read, with the callbacks of the readers."""
         self._keeping: dict[Run, None] = {}
-        """Those of `_loading` that are kept when they have been read."""
+        """The runs of `_loading` that stay in memory."""
         self._is_closed = False
 
     def keep(self, run: Run, is_new: bool, messages: list[Message], size: int) -> None:
-        """Keep messages that were just appended to `run`, if memory allows."""
+        """Keep messages that were just appended to `run` in memory, if there is room."""
         if is_new:
             run.messages = []
         elif run.messages is None:
@@ -88,7 +88,7 @@ class Reader:
         return run in self._loading
 
     def forget(self, run: Run | Page) -> None:
-        """Let go of the messages of a run or a page."""
+        """Remove the messages of a run or a page from memory."""
         run.messages = None
         self._read.pop(run, None)
         size = self._cached.pop(run, 0)
@@ -96,7 +96,7 @@ class Reader:
         self._cache.bytes -= size
 
     def close(self) -> None:
-        """Let go of all messages."""
+        """Remove all messages from memory, and keep none from now on."""
         self._is_closed = True
         for run in list(self._cached):
             self.forget(run)
@@ -112,7 +112,7 @@ class Reader:
     def load_page(self, run: Run, bits: int, then: Callable[[Page | None], None]) -> None:
         """Read the messages of a run that are in a mask, then call `then` with them.
 
-        They stay until they are forgotten. `then` gets None if some can't be read; `load` gives up what is damaged.
+        They stay in memory until `forget`. `then` gets None if some can't be read; `load` gives up what is damaged.
         """
         place = (run.segment.path, run.segment.salt, run.offset, run.end)
         first, count = run.first, bits.bit_length()
@@ -138,12 +138,12 @@ class Reader:
         self._host.submit(job, done)
 
     def load(self, run: Run, then: Callable[[], None] | None = None, *, keeps: bool = True) -> None:
-        """Read a run's messages from disk, then call `then`; the run may be gone or moved by that time.
+        """Read a run's messages from disk, then call `then`; by that time the run may have been dropped or moved.
 
-        Without `then` the queue has a turn in which all groups and the cleaner continue.
-        If `keeps` is false, they are in memory only while `then` is called, so that a look at many runs does not take
-        the place of messages that others need. If reading fails for another reason than damage, for example because no
-        file descriptor or memory is left, it is tried again until it succeeds; no message is given up for that.
+        Without `then` the queue has a turn in which all groups and the cleaner continue. If `keeps` is false, the
+        messages are in memory only while `then` is called, so that reading many runs removes no others from memory. If
+        reading fails for another reason than damage, for example because no file descriptor or memory is left, it is
+        tried again until it succeeds; no message is given up for that.
         """
         then = then or self.wakeups.wake_all
         if keeps:
@@ -211,9 +211,9 @@ class Reader:
 
 
 def read_place(disk: Disk, path: str, salt: int, start: int, end: int, first: int, last: int, bits: int = 0) -> Read:
-    """Return the messages `first` to `last` that are in the batches from `start` to `end` of a file. Blocking.
+    """Return the messages `first` to `last` in the batches from `start` to `end` of a file. Blocking.
 
-    With `bits` these are only the messages of a mask, which begins at `first`.
+    With `bits`, a mask that begins at `first`, return only the messages in the mask.
     """
     try:
         file = disk.open(path)
