@@ -269,10 +269,8 @@ class Index:
         run, is_new = self.runs.append(first, bits, segment, start, end, size)
         if is_new:
             run.time_ms = messages[0].timestamp_ms
-        for message in messages:
-            if message.headers.find(KEY_MARK) >= 0:
-                run.is_keyed = True
-                break
+        if not run.is_keyed:  # one search of all takes a third of the time of many
+            run.is_keyed = b"".join([message.headers for message in messages]).find(KEY_MARK) >= 0
         shift = first - run.first
         if traits & GROUPS:
             for message in messages:

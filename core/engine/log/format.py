@@ -27,7 +27,7 @@ segment.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import IntEnum
 from itertools import chain
 from typing import NamedTuple
@@ -221,18 +221,19 @@ def encode_entries(messages: Iterable[Message], first_seq: int, parts: list[byte
         headers = message.headers
         body = message.body
         orders = message.orders
-        if orders is not None or message.expires_ms:
-            flags = orders.flags if orders is not None else 0
+        flags = 0
+        if orders is not None:
+            flags = orders.flags
             seen |= flags
-            extras = encode_extras(message) if message.expires_ms or (orders is not None and orders.groups) else b""
-            size = ENTRY_BYTES + len(extras) + len(headers) + len(body)
+        size = ENTRY_BYTES + len(headers) + len(body)
+        if message.expires_ms or (orders is not None and orders.groups):
+            any_extras = True
+            extras = encode_extras(message)
+            size += len(extras)
             parts.append(pack(size, message.seq - first_seq, message.timestamp_ms, len(headers), flags, len(extras)))
-            if extras:
-                any_extras = True
-                parts.append(extras)
+            parts.append(extras)
         else:
-            size = ENTRY_BYTES + len(headers) + len(body)
-            parts.append(pack(size, message.seq - first_seq, message.timestamp_ms, len(headers), 0, 0))
+            parts.append(pack(size, message.seq - first_seq, message.timestamp_ms, len(headers), flags, 0))
         parts.append(headers)
         parts.append(body)
     batch_flags = Flag.BATCHED if seen & BATCHED else 0
@@ -477,10 +478,12 @@ def encode_note(kind: Note, payload: bytes) -> bytes:
     return _NOTE.pack(kind, len(payload)) + payload
 
 
-def encode_notes(kind: Note, payloads: Iterable[bytes]) -> bytes:
+def encode_notes(kind: Note, payloads: Collection[bytes]) -> bytes:
     """Return notes of one kind."""
-    pack = _NOTE.pack
-    return b"".join([pack(kind, len(payload)) + payload for payload in payloads])
+    sizes = {*map(len, payloads)}
+    if len(sizes) == 1:  # so for most kinds; there may be thousands in a batch
+        return _NOTE.pack(kind, *sizes).join([b"", *payloads])
+    return b"".join([encode_note(kind, payload) for payload in payloads])
 
 
 def encode_log_start(number: int) -> bytes:
