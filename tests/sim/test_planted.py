@@ -45,7 +45,6 @@ from curbstone.core.filters import Filter, filter_of
 from curbstone.core.host import Job
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
-from curbstone.core.orders import Name
 from curbstone.core.transactions import two_phase
 from curbstone.core.transactions.records import encode_part
 from curbstone.core.transactions.tx_log import TxLog
@@ -382,13 +381,13 @@ def test_simulator_detects_names_lost_with_their_segment(monkeypatch: pytest.Mon
 
 
 def test_simulator_detects_two_equal_names_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(UniqueNames, "take", lambda self, name, seq, message: None)
+    monkeypatch.setattr(UniqueNames, "take", lambda self, messages, asked, seq: None)
     assert finds_something(range(20), focus="unique")
 
 
 def test_simulator_detects_a_name_that_outlives_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    def holder(self: UniqueNames, name: Name, ended: object = ()) -> int:
-        value = self._parts.facts.get(Note.NAME, name.hashed)
+    def holder(self: UniqueNames, hashed: bytes, ended: object = ()) -> int:
+        value = self._parts.facts.get(Note.NAME, hashed)
         return seq_of(value) if value is not None else 0
 
     monkeypatch.setattr(UniqueNames, "holder", holder)

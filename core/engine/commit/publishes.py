@@ -402,14 +402,14 @@ class Publishes:
                 tries += noted
                 self._space -= noted
             if name is not None and error is None:
-                names = self._unique_names()
-                holder = 0 if name.replaces else names.holder(name)
+                names, (hashed, _, replaces, _) = self._unique_names(), name
+                holder = 0 if replaces else names.holder(hashed)
                 if holder and ((publish.numbered is None and tallies is None) or self._has_room(total + tries)):
                     self._put_in(publish, messages[:index])
                     if tallies is not None:
                         self._tries_bytes = tries
                     return self._leave_out(publish, holder)
-                if not holder and not name.replaces and names.must_wait(name):
+                if not holder and not replaces and names.must_wait(hashed):
                     self._put_in(publish, messages[:index])
                     return STOP
                 error = names.refusal([name])
@@ -420,7 +420,7 @@ class Publishes:
                 total += size
                 self._tries_bytes = tries
                 if name is not None and self.names is not None:
-                    self.names.take(name, seq + index, message)
+                    self.names.take([message], [name], seq + index)
                 if tallies is not None:
                     tallies.store(batch_of(message.headers), [seq + index])
                 continue

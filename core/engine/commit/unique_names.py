@@ -17,7 +17,7 @@ from functools import partial
 from curbstone.core.batches import batch_of
 from curbstone.core.engine.commit.records import Records
 from curbstone.core.engine.facts.facts import Changes
-from curbstone.core.engine.facts.kinds import KINDS, encode_named, seq_of, since_of, until_delivered
+from curbstone.core.engine.facts.kinds import KINDS, encode_named, is_until_delivered, seq_of, since_of
 from curbstone.core.engine.facts.tallies import TALLY_BYTES
 from curbstone.core.engine.log.format import Note, Reason, settled_bytes
 from curbstone.core.engine.parts import Parts
@@ -60,12 +60,12 @@ class UniqueNames:
         self.replaced = 0
         """How many messages this batch replaces."""
 
-    def holder(self, name: Name, ended: Sequence[tuple[str, int]] = ()) -> int:
+    def holder(self, hashed: bytes, ended: Sequence[tuple[str, int]] = ()) -> int:
         """Return the seq of the message that has a name, 0 if none has it; `ended` are settled in the same write."""
-        coming = self._coming.get(name.hashed)
+        coming = self._coming.get(hashed)
         if coming is not None:
             return seq_of(coming)
-        value = self._parts.facts.get(Note.NAME, name.hashed)
+        value = self._parts.facts.get(Note.NAME, hashed)
         if value is None or is_over(self._parts, value):
             return 0
         seq = seq_of(value)
@@ -73,8 +73,8 @@ class UniqueNames:
         return 0 if groups.issuperset(self._parts.index.pending_in(seq)) else seq
 
     def any_must_wait(self, asked: list[Name | None]) -> bool:
-        wanted = [name for name in asked if name is not None]
-        return any([self.must_wait(name) for name in wanted if not (name.replaces or self.holder(name))])
+        wanted = [hashed for hashed, _, replaces, _ in filter(None, asked) if not replaces]
+        return any([self.must_wait(hashed) for hashed in wanted if not self.holder(hashed)])
 
     def without_duplicates(self, asked: list[Name | None], write: AtomicWrite, seq: int) -> list[Message]:
         """Return those messages of a write whose names are free, and take these names; their seqs start at `seq`.
@@ -86,21 +86,22 @@ class UniqueNames:
         ended = [(settle.group, each.message.seq) for settle in write.settles for each in settle.deliveries]
         for message, name in zip(write.messages[write.next :], asked, strict=True):
             if name is not None:
-                if not name.replaces and (holder := self.holder(name, ended)):
+                hashed, _, replaces, _ = name
+                if not replaces and (holder := self.holder(hashed, ended)):
                     mark_duplicate(message, holder)
                     continue
-                self.take(name, seq + len(kept), message)
+                self.take([message], [name], seq + len(kept))
             kept.append(message)
         return kept
 
-    def must_wait(self, name: Name) -> bool:
+    def must_wait(self, hashed: bytes) -> bool:
         """Return whether a name is free in memory, but a crash might bring back the message that had it."""
         parts = self._parts
-        return parts.write_queue.has_settles and parts.facts.get(Note.NAME, name.hashed) is not None
+        return parts.write_queue.has_settles and parts.facts.get(Note.NAME, hashed) is not None
 
     def refusal(self, asked: Sequence[Name | None]) -> QueueFull | None:
         """Return an error if the queue has too many names for all of these, else None."""
-        wanted = {name.hashed for name in asked if name is not None and not self.holder(name)}
+        wanted = {hashed for hashed, *_ in filter(None, asked) if not self.holder(hashed)}
         if self._left < len(wanted):
             self._left += self.weed() // NAME_BYTES
         if self._left >= len(wanted):
@@ -113,40 +114,43 @@ class UniqueNames:
 
         Return False, and do nothing, if some names may be taken.
         """
-        hashes = [name.hashed for name in asked if name is not None]
+        hashes = [name[0] for name in asked if name is not None]
         wanted = set(hashes)
         if len(wanted) < len(hashes) or len(wanted) > self._left:
             return False
         if not self._coming.keys().isdisjoint(wanted) or self._parts.facts.has_any(Note.NAME, wanted):
             return False
-        for at, name in enumerate(asked):
-            if name is not None:
-                self.take(name, seq + at, messages[at])
+        self.take(messages, asked, seq)
         return True
 
-    def take(self, name: Name, seq: int, message: Message) -> None:
-        """Give a name to a message of this batch, which may replace another."""
-        since_ms = self._replace(name, message) if name.replaces else self._now_ms
-        self._coming[name.hashed] = encode_named(seq, name.until_delivered, since_ms, name.hashed)
-        self._left -= 1
+    def take(self, messages: list[Message], asked: list[Name | None], seq: int) -> None:
+        """Give messages of this batch, from `seq` on, the names that they ask for; these may replace others."""
+        coming, now_ms = self._coming, self._now_ms
+        before = len(coming)
+        for at, name in enumerate(asked):
+            if name is not None:
+                hashed, until_delivered, replaces, most_ms = name
+                since_ms = self._replace(hashed, most_ms, messages[at]) if replaces else now_ms
+                coming[hashed] = encode_named(seq + at, until_delivered, since_ms, hashed)
+        self._left -= len(coming) - before
 
     # --- replacing
 
-    def _replace(self, name: Name, message: Message) -> int:
+    def _replace(self, hashed: bytes, most_ms: int, message: Message) -> int:
         """Let a message replace the one with its name; return when the first of these messages was published.
 
-        If that is too long ago, the message replaces none, and its own time counts.
+        If that is more than `most_ms` ago, the message replaces none, and its own time counts.
         """
-        hashed, since_ms = name.hashed, self._now_ms
+        since_ms = self._now_ms
         before = self._coming.get(hashed) or self._parts.facts.get(Note.NAME, hashed)
-        if before is not None and (not name.most_ms or since_ms < since_of(before) + name.most_ms):
+        if before is not None and (not most_ms or since_ms < since_of(before) + most_ms):
             if hashed in self._coming:
                 self._outdated.append(self._latest[hashed])
                 self.replaced += 1
                 since_ms = since_of(before)
             elif self._set_aside(seq_of(before)):
                 since_ms = since_of(before)
-        if name.most_ms and message.delay_ms > (left_ms := since_ms + name.most_ms - self._now_ms):
+        if most_ms and message.delay_ms > (left_ms := since_ms + most_ms - self._now_ms):
             message.orders = changed(message.orders, delay_ms=left_ms)
         self._latest[hashed] = message
         return since_ms
@@ -203,7 +207,7 @@ class UniqueNames:
 def is_over(parts: Parts, value: bytes) -> bool:
     """Return whether the message that has a name is gone, or has lost it because it was delivered."""
     seq = seq_of(value)
-    if until_delivered(value):
+    if is_until_delivered(value):
         return not parts.index.is_untried(seq)
     return not parts.index.is_live(seq)
 
@@ -220,10 +224,12 @@ def give_names_back(parts: Parts, messages: list[Message]) -> None:
     To be called when the batch with them is made. If its commit fails, they stay settled, and the names are free.
     """
     names, now_ms = UniqueNames(parts), parts.state.host.now_ms()
-    for message in messages:
-        name = name_of(message)
-        if name is not None and not names.holder(name):
-            parts.facts.set(Note.NAME, encode_named(message.seq, name.until_delivered, now_ms, name.hashed))
+    for message, name in zip(messages, _names_in(messages), strict=True):
+        if name is None:
+            continue
+        hashed, until_delivered, _, _ = name
+        if not names.holder(hashed):
+            parts.facts.set(Note.NAME, encode_named(message.seq, until_delivered, now_ms, hashed))
 
 
 def named_bytes(parts: Parts) -> int:
@@ -246,12 +252,15 @@ def facts_bytes(parts: Parts, messages: list[Message]) -> int:
 def names_of(publish: Publish) -> list[Name | None]:
     """Return the names that the messages of a publish ask for, from the first one that is not done with."""
     if publish.names is None:
-        publish.names = [name_of(message) for message in publish.messages]
+        publish.names = _names_in(publish.messages)
     return publish.names[publish.next :]
 
 
-def name_of(message: Message) -> Name | None:
-    return asked_name(message.headers) if message.orders is not None and message.orders.named else None
+def _names_in(messages: list[Message]) -> list[Name | None]:
+    return [
+        asked_name(message.headers) if message.orders is not None and message.orders.named else None
+        for message in messages
+    ]
 
 
 def mark_duplicate(message: Message, holder: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from heapq import heappop, heappush
-from itertools import takewhile
+from itertools import repeat, takewhile
 from typing import NamedTuple
 
 from curbstone.core.engine.facts.kinds import (
@@ -182,13 +182,14 @@ class Facts:
         if known is None:
             known = self._known[note] = {}
         before = len(known)
-        for key, value in facts.items():
-            is_new = known.pop(key, None) is None
-            known[key] = (value, segment)
-            if is_new and kind.end_ms is not None:
-                if self._ends is None:
-                    self._ends = {}
-                heappush(self._ends.setdefault(note, []), (kind.end_ms(value), key))
+        new = facts if known.keys().isdisjoint(facts) else [key for key in facts if known.pop(key, None) is None]
+        known.update(zip(facts, zip(facts.values(), repeat(segment)), strict=True))
+        if kind.end_ms is not None:
+            if self._ends is None:
+                self._ends = {}
+            ends = self._ends.setdefault(note, [])
+            for key in new:
+                heappush(ends, (kind.end_ms(facts[key]), key))
         self._room.notes(kind.room * (len(known) - before))
 
     def forget_ended(self, note: Note) -> None:

@@ -180,9 +180,9 @@ def decode_producer(value: bytes | None) -> LastNumber | None:
 # --- unique names
 
 
-def encode_named(seq: int, until_delivered: bool, since_ms: int, hashed: bytes) -> bytes:
-    """Return the fact that the message with this seq has a name, and since when it or those it has replaced had it."""
-    return _NAME.pack(seq, until_delivered, since_ms, hashed)
+encode_named = _NAME.pack
+"""`encode_named(seq, until_delivered, since_ms, hashed)` returns the fact that the message with this seq has a name, and
+since when it or those it has replaced had it."""
 
 
 def since_of(value: bytes) -> int:
@@ -194,7 +194,7 @@ def seq_of(value: bytes) -> int:
     return int.from_bytes(value[:8], "little")
 
 
-def until_delivered(value: bytes) -> bool:
+def is_until_delivered(value: bytes) -> bool:
     """Return whether a name is free as soon as its message was delivered once."""
     return value[8] != 0
 

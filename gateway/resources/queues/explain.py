@@ -307,10 +307,10 @@ def _about_name(found: Peeked) -> str:
     """Return a sentence about the effect of a message's name, if it has one."""
     if found.message.orders is None or not found.message.orders.named:
         return ""
-    named, (_, name) = asked_name(found.message.headers), shown_name(found.message.headers)
-    if named.replaces:
+    (_, until_delivered, replaces, _), (_, name) = asked_name(found.message.headers), shown_name(found.message.headers)
+    if replaces:
         return f" A later message named {name!r} replaces it if it still waits then."
-    until = "it was delivered once in each group" if named.until_delivered else "it is settled in every group"
+    until = "it was delivered once in each group" if until_delivered else "it is settled in every group"
     return f" Until {until}, no other message named {name!r} is stored."
 
 

@@ -372,8 +372,8 @@ def test_invalid_name_is_refused(given: dict[str, str], rule: str) -> None:
 
 
 def test_escaping_does_not_change_a_name() -> None:
-    assert asked_name(b"x-unique:a\\cb\n").hashed == asked_name(b"x:y\nx-unique:a:b\n").hashed
-    assert asked_name(b"x-unique:a\n").hashed != asked_name(b"x-unique:b\n").hashed
+    assert asked_name(b"x-unique:a\\cb\n") == asked_name(b"x:y\nx-unique:a:b\n")
+    assert asked_name(b"x-unique:a\n") != asked_name(b"x-unique:b\n")
     assert orders_in(b"x-x-unique:a\n") is None
     found = orders_in(b"x-unique:a\npriority:9\n")
     assert found is not None and found.level == 10 and found.named
