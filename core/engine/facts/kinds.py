@@ -181,8 +181,8 @@ def decode_producer(value: bytes | None) -> LastNumber | None:
 
 
 encode_named = _NAME.pack
-"""`encode_named(seq, until_delivered, since_ms, hashed)` returns the fact that the message with this seq has a name, and
-since when it or those it has replaced had it."""
+"""Return, for (seq, until_delivered, since_ms, hashed), the fact that the message with this seq has a name, and since
+when it or those it has replaced had it."""
 
 
 def since_of(value: bytes) -> int:

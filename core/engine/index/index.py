@@ -34,6 +34,7 @@ _DIGITS = [bytes([ord("1") if byte == level else ord("0") for byte in range(256)
 
 
 _seq = attrgetter("seq")
+_headers = attrgetter("headers")
 
 
 class Index:
@@ -270,7 +271,7 @@ class Index:
         if is_new:
             run.time_ms = messages[0].timestamp_ms
         if not run.is_keyed:  # one search of all takes a third of the time of many
-            run.is_keyed = b"".join([message.headers for message in messages]).find(KEY_MARK) >= 0
+            run.is_keyed = b"".join(map(_headers, messages)).find(KEY_MARK) >= 0
         shift = first - run.first
         if traits & GROUPS:
             for message in messages:
