@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import time
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from curbstone.cli.main import _run
 from tests.access.world import hashed
 from tests.kit.contract import CONTRACT
 from tests.kit.guarded_server import GuardedServer, RawConnection, guarded_server
+from tests.kit.waiting import wait_until
 
 USERS = f"""
 [users.root]
@@ -350,9 +350,7 @@ def test_reload_is_atomic_and_invisible_to_unaffected_users(it: GuardedServer) -
         assert refused.status_code == 503 and "user 'x'" in refused.json()["detail"]
         it.users_file.write_text(USERS.replace("receive,peek shop/*", "peek shop/*"), encoding="utf-8")
         os.kill(it.server.process.pid, signal.SIGHUP)
-        deadline = time.monotonic() + 60
-        while it.call("worker", "DELETE", f"{Q}/messages").status_code != 403:
-            assert time.monotonic() < deadline
+        wait_until(lambda: it.call("worker", "DELETE", f"{Q}/messages").status_code == 403)
         stomp.send("SEND\ndestination:/queue/q\nreceipt:still-here\n\nm\0")
         stomp.read_until(b"still-here")
     it.users_file.write_text(USERS, encoding="utf-8")

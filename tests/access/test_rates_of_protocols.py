@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -19,6 +18,7 @@ from curbstone.spark.options import read_options
 from curbstone_client.sync import Client
 from tests.kit.commands import curbstone
 from tests.kit.guarded_server import GuardedServer, RawConnection, guarded_server
+from tests.kit.waiting import wait_until
 
 TINY = "{ bytes = 100 }"
 """One message of `LARGE` is a debt of an hour: it is not paid while a test runs."""
@@ -60,9 +60,7 @@ def times_held_back(it: GuardedServer, protocol: str) -> int:
 
 def held_back(it: GuardedServer, protocol: str, least: int = 1) -> None:
     """Wait until a protocol has held back somebody so often."""
-    end = time.monotonic() + 60
-    while times_held_back(it, protocol) < least:
-        assert time.monotonic() < end, "nobody is held back"
+    wait_until(lambda: times_held_back(it, protocol) >= least, "nobody is held back")
 
 
 def stored(it: GuardedServer, queue: str = "q") -> int:

@@ -179,7 +179,7 @@ def send_a_file(tmp_path: Path, lines: int, kills: int) -> None:
 
 
 def test_a_real_file_survives_kills(tmp_path: Path) -> None:
-    send_a_file(tmp_path, lines=20_000, kills=4)
+    send_a_file(tmp_path, lines=8_000, kills=4)
 
 
 @pytest.mark.soak

@@ -23,6 +23,10 @@ JAVA_OPTIONS = QUICK_JAVA + (USE_ARCHIVE if CLASS_ARCHIVE.exists() else "")
 LOCAL = {
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,
     "spark.sql.shuffle.partitions": "2",
+    # Queries of a few rows: Spark would take longer to generate and compile code for them than to run them.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
     # For Java and Python to find each other on a busy machine; 15 s else.
     "spark.python.authenticate.socketTimeout": "300s",
 }

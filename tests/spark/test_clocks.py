@@ -19,6 +19,12 @@ DAY_S = 86_400
 JUMPS = (("+0", "+0"), (f"-{3 * DAY_S}", "+0"), (f"+{40 * DAY_S}", "-3600"), ("-7200", f"+{40 * DAY_S}"))
 """Offsets of the clocks of the server and of the archive: back and on, over days, and over what is due to expire."""
 LASTING, EXPIRING = 40, 10
+ARCHIVE_AND_COMPACT = """
+import sys
+from curbstone.spark import archive, compact
+lake, *words = sys.argv[1:]
+sys.exit(archive.main([*words, "--lake", lake]) or compact.main([lake, "--keep-hours", "1"]))
+"""
 
 
 def test_clock_jumps_lose_duplicate_and_hide_nothing(tmp_path: Path) -> None:
@@ -26,7 +32,7 @@ def test_clock_jumps_lose_duplicate_and_hide_nothing(tmp_path: Path) -> None:
     lake, sent = tmp_path / "lake", list[str]()
     with ServerProcess(tmp_path / "data", "--log-level=warning", env=of_server.env) as server:
         make_queue(server.url, QUEUE)
-        words = (QUEUE, "--journal", "--once", "--lake", str(lake), "--server", server.url)
+        words = (str(lake), QUEUE, "--journal", "--once", "--server", server.url)
         for number, (offset, offset_of_archive) in enumerate(JUMPS):
             of_server.set(offset)
             of_archive.set(offset_of_archive)
@@ -34,8 +40,7 @@ def test_clock_jumps_lose_duplicate_and_hide_nothing(tmp_path: Path) -> None:
             publish(server.url, QUEUE, sent[-LASTING:])
             server.restart(same_ports=True)
             publish(server.url, QUEUE, [f"expires {number} {index}" for index in range(EXPIRING)], ttl=1800)
-            jobs.run(jobs.job("archive", *words, env=of_archive.env))
-            jobs.run(jobs.job("compact", str(lake), "--keep-hours", "1", env=of_archive.env))
+            jobs.run(jobs.start("-c", ARCHIVE_AND_COMPACT, *words, env=of_archive.env))
         [status] = jobs.run(jobs.job("status", str(lake), "--json", "--server", server.url)).splitlines()
     found = jobs.bodies(lake)
     assert [body for body in found if body.startswith("message")] == sent

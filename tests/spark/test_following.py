@@ -330,3 +330,59 @@ def test_batch_waits_for_enough_messages_within_a_timeout(server: ServerProcess)
     assert query.plan()
     query.run_batch()
     assert query.rows == rows(A, 1, 11)
+
+
+def test_query_from_latest_misses_nothing_after_its_start(stocked: ServerProcess) -> None:
+    query = Query(stocked, queues="a", startingOffsets="latest")
+    query.start()
+    assert not query.plan()
+    publish(stocked.url, A, numbered(20))
+    query.run()
+    assert query.rows == rows(A, 71, 90)
+
+
+def test_a_second_query_of_the_same_group_ends_the_first(stocked: ServerProcess) -> None:
+    first, second = Query(stocked, queues="a"), Query(stocked, queues="a", failOnDataLoss=False)
+    first.run()
+    publish(stocked.url, A, numbered(10))
+    second.run()
+    publish(stocked.url, A, numbered(10))
+    assert first.plan()
+    first.run_batch()
+    with pytest.raises(GroupInUse, match="group=lake: another reader has taken over"):
+        first.plan()
+    second.run()
+    assert second.rows[-20:] == rows(A, 71, 90)
+
+
+def test_several_queues_share_a_batch(stocked: ServerProcess) -> None:
+    query = Query(stocked, queues="a,b", maxOffsetsPerTrigger=70)
+    query.start()
+    sizes = []
+    while query.plan():
+        before = len(query.rows)
+        query.run_batch()
+        sizes.append(len(query.rows) - before)
+    assert sizes == [70, 70]
+    assert sorted(query.rows) == sorted(rows(A, 1, 70) + rows(B, 1, 70))
+
+
+def test_lost_messages_end_a_query_unless_it_may_continue(server: ServerProcess) -> None:
+    make_queue(server.url, A, cap="512KiB")
+    publish(server.url, A, ["first"])
+    query = Query(server, queues="a")
+    query.run()
+    call(server.url, "PUT", "/v2/shop/queues/a/groups/lake", {"on_full": "skip"})
+    for start in range(0, 6000, 100):
+        publish(server.url, A, [f"{body} {'x' * 200}" for body in numbered(100, start)])
+        path = "/v2/shop/queues/a/messages"
+        leased = call(server.url, "POST", f"{path}/lease", {"count": 100, "seconds": 60})["messages"]
+        call(server.url, "POST", f"{path}/ack", {"ackIds": [message["ackId"] for message in leased]})
+    group = group_of(server.url, A, "lake")
+    lost, floor = group["lost"], group["floor"]
+    assert lost > 0
+    with pytest.raises(DataLoss, match=rf"DATA_LOSS queue={A} group=lake missing=\[2,{floor}\)"):
+        query.run()
+    query.run(failOnDataLoss=False)
+    assert query.rows == rows(A, 1, 1) + rows(A, lost + 2, 6001)
+    assert query.gaps() == [(A, 2, floor, lost, lost)]

@@ -24,18 +24,18 @@ def test_archive_and_copy_are_exact_after_kills_of_server_and_driver(server: Ser
     lake = tmp_path / "lake"
     make_queue(server.url, QUEUE)
     make_queue(server.url, "shop/out")
-    publish(server.url, QUEUE, numbered(2000))
+    publish(server.url, QUEUE, numbered(1000))
     running = jobs.start(COPYING, server.url, str(tmp_path), "on")
-    jobs.wait_until(lambda: jobs.batches(lake) >= 2 and held(server) >= 400, running)
+    jobs.wait_until(lambda: jobs.batches(lake) >= 1 and held(server) >= 200, running)
     server.restart(same_ports=True)  # SIGKILL, then on the same data
-    publish(server.url, QUEUE, numbered(500, 2000))
+    publish(server.url, QUEUE, numbered(500, 1000))
     seen, copied = jobs.batches(lake), held(server)
     jobs.wait_until(lambda: jobs.batches(lake) > seen and held(server) > copied, running)
     jobs.kill(running)
     jobs.run(jobs.start(COPYING, server.url, str(tmp_path), "once"))
-    assert jobs.bodies(lake) == numbered(2500)
-    assert take_all(server.url, "shop/out") == numbered(2500)
-    assert group_of(server.url, QUEUE, "archive")["position"] == 2501
+    assert jobs.bodies(lake) == numbered(1500)
+    assert take_all(server.url, "shop/out") == numbered(1500)
+    assert group_of(server.url, QUEUE, "archive")["position"] == 1501
 
 
 @pytest.mark.soak
