@@ -295,8 +295,10 @@ func main() {
 		if len(impossible) > 0 {
 			fmt.Println(impossible[0])
 		}
-		if len(impossible) > 0 || unknown > 0 {
+		if len(impossible) > 0 {
 			code = 1
+		} else if unknown > 0 && code == 0 {
+			code = 3
 		}
 	}
 	os.Exit(code)
