@@ -1,7 +1,7 @@
 """What a producer asks for with a message: a delay, a time to live, groups, a priority, a name, a batch.
 
-A plain message has none of these. A priority, a name and a batch are lines of the header block. They count only if the
-message has them in its orders, too: a dead letter keeps lines, but is a new message, which is of no batch.
+A plain message has none of these. A priority, a name and a batch are lines of the header block. They apply only if the
+orders of the message have them, too: a dead letter may keep the lines, but it is a new message, without name and batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from curbstone.core.headers import unescape
 PRIORITY = "priority"
 """The header with the priority of a message, as JMS names it."""
 PRIORITY_MARK = b"priority:"
-"""A block without this has no priority of its own."""
+"""A block without this has the default priority."""
 PRIORITY_DEFAULT = 4
 PRIORITY_MAX = 9
 
@@ -34,7 +34,7 @@ FACTS = NAMED | BATCHED
 
 
 class Orders:
-    """Immutable; many messages share one of these."""
+    """Immutable, and shared by many messages."""
 
     __slots__ = ("batched", "delay_ms", "flags", "groups", "level", "named", "ttl_ms")
 
@@ -49,23 +49,23 @@ class Orders:
         batched: bool = False,
     ) -> None:
         self.delay_ms = delay_ms
-        """Milliseconds after publishing before it may be delivered; 0 for at once."""
+        """Milliseconds from publishing until it may be delivered."""
         self.ttl_ms = ttl_ms
-        """Milliseconds after publishing when it expires; 0 for the queue's own ttl."""
+        """Milliseconds from publishing until it expires; 0 for the queue's `ttl`."""
         self.groups = groups
         """The groups entitled to it; empty for the unnamed group and every declared one."""
         self.level = level
         """Its priority plus 1; 0 for the default priority."""
         self.named = named
-        """Whether the name in its header block counts."""
+        """Whether the name in its header block applies."""
         self.batched = batched
-        """Whether the batch in its header block counts it."""
+        """Whether the batch in its header block applies."""
         self.flags = level + NAMED * named + BATCHED * batched
         """The level, plus `NAMED` and `BATCHED`."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether they ask for nothing."""
+        """Whether the message is plain."""
         return not (self.flags or self.delay_ms or self.ttl_ms or self.groups)
 
 
@@ -81,13 +81,13 @@ def orders_of(
     named: bool = False,
     batched: bool = False,
 ) -> Orders | None:
-    """Return the orders, or None if they ask for nothing."""
+    """Return the orders, or None if there are none."""
     orders = Orders(delay_ms=delay_ms, ttl_ms=ttl_ms, groups=groups, level=level, named=named, batched=batched)
     return None if orders.is_empty else orders
 
 
 def changed(orders: Orders | None, **changes: Any) -> Orders | None:
-    """Return orders with some of them changed, or None if they ask for nothing any more."""
+    """Return orders with some fields changed, or None if none are left."""
     now = orders or NOTHING
     return orders_of(**{field: getattr(now, field) for field in _FIELDS} | changes)
 
@@ -104,14 +104,14 @@ def _level_of(priority: int) -> int:
 
 
 def parse_priority(text: str) -> int:
-    """Return the level of a priority; raise ValueError if it is none."""
+    """Return the level of a priority; raise ValueError if the text is not one."""
     if not _DIGITS.fullmatch(text) or int(text) > _GIVEN_MAX:
         raise ValueError(f"it is a whole number from 0 to {PRIORITY_MAX}; up to {_GIVEN_MAX} counts as {PRIORITY_MAX}")
     return _level_of(int(text))
 
 
 def level_in(block: bytes) -> int:
-    """Return the level of the priority in a header block; that of a line that is no priority is the default."""
+    """Return the level of the priority in a header block; a line that is no valid priority counts as the default."""
     found = _LINE.search(block) if block.find(PRIORITY_MARK) >= 0 else None
     return _level_of(int(found.group(1))) if found is not None and int(found.group(1)) <= _GIVEN_MAX else 0
 
@@ -127,7 +127,7 @@ def orders_in(block: bytes) -> Orders | None:
 
 
 def with_flags(orders: Orders | None, flags: int) -> Orders | None:
-    """Return orders with `NAMED` and `BATCHED` as in the flags."""
+    """Return orders whose name and batch apply as in the flags."""
     return (
         OF_FLAGS[flags] if orders is None else changed(orders, named=bool(flags & NAMED), batched=bool(flags & BATCHED))
     )
@@ -139,24 +139,24 @@ OF_FLAGS = [
     for named in (False, True)
     for level in range(16)
 ]
-"""By level, plus `NAMED` and `BATCHED`, the orders of a message with nothing else; a level that does not exist is the
+"""By flags (see `Orders.flags`), the orders of a message with nothing else; a level that does not exist counts as the
 default."""
 
 
 # --- names
 
 UNIQUE, UNIQUE_UNTIL = "x-unique", "x-unique-until"
-"""The headers with the name of a message that is stored only if no other has it, and until when that one has it."""
+"""The headers with the name of a message that is stored only if no other has it, and until when it has the name."""
 REPLACE, REPLACE_MAX = "x-replace", "x-replace-max"
-"""The headers with the name of a message that replaces the one with this name that waits, and for how many ms that one
-and those that it has replaced may have been waiting."""
+"""The headers with the name of a message that replaces the waiting one with this name, and for how many ms that one and
+those that it has replaced may have waited."""
 NAMES = frozenset((UNIQUE, UNIQUE_UNTIL, REPLACE, REPLACE_MAX))
 NAME_BYTES_MAX = 256
 REPLACE_MAX_MS = 10 * 366 * 86_400_000
 UNIQUE_MARK, REPLACE_MARK = b"x-unique:", b"x-replace:"
 """A block without these has no name."""
 MARKS = (PRIORITY_MARK, UNIQUE_MARK, REPLACE_MARK, BATCH_MARK)
-"""A block without these asks for nothing."""
+"""A block without these has no priority, name or batch."""
 
 _OF_FACTS = NAMES | HEADERS
 _LF, _BACKSLASH = ord("\n"), ord("\\")
@@ -166,10 +166,11 @@ _MAX_DIGITS = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
 Name = tuple[bytes, bool, bool, int]
-"""The name that a message asks for: its hash; whether another message may have it as soon as this one was delivered
-once, and not only when it is settled; whether the message replaces the one that has it and waits, instead of being left
-out; and for how many ms that one and those that it has replaced may have been waiting, 0 for any time. A plain tuple,
-because one is created for each message with a name."""
+"""The name that a message asks for, as (hash, until_delivered, replaces, most_ms). `until_delivered`: whether the name
+is free as soon as the message was delivered once, and not only when it is settled. `replaces`: whether the message
+replaces the waiting one that has the name, instead of being left out. `most_ms`: for how many ms that one and those
+that it has replaced may have waited, 0 for any time. A plain tuple, because one is created for each message with a
+name."""
 
 _HASH = blake2b(digest_size=16)
 """A hash of nothing: a copy takes less time than a new one."""
@@ -181,7 +182,7 @@ def has_name(block: bytes) -> bool:
 
 
 def _name(block: bytes) -> tuple[bytes, bytes]:
-    """Return the mark of the line with a name, and that name as it is written; both are empty if there is none."""
+    """Return the mark of the line with a name, and the name, still escaped; both are empty if there is none."""
     for mark in (UNIQUE_MARK, REPLACE_MARK):
         before, found, rest = block.partition(mark)  # `find` takes twice as long in CPython, which parses its arguments
         if before and before[-1] != _LF:
@@ -216,13 +217,13 @@ def without_names(block: bytes) -> bytes:
 
 
 def shown_name(block: bytes) -> tuple[str, str]:
-    """Return the header with the name in a block, and the name, or two empty texts; the orders say if it counts."""
+    """Return the header with the name in a block, and the name, or two empty texts; the orders say if it applies."""
     mark, line = _name(block)
     return mark[:-1].decode(), unescape(line.decode("utf-8", "replace"))
 
 
 def check_names(headers: Mapping[str, str]) -> None:
-    """Raise ValueError if the headers of a message ask for a name that none can have."""
+    """Raise ValueError if the headers of a message ask for an invalid name."""
     unique, replace = headers.get(UNIQUE), headers.get(REPLACE)
     if unique is not None and replace is not None:
         raise ValueError(f"a message has {UNIQUE} or {REPLACE}, not both")

@@ -1,7 +1,7 @@
 """One batch: the contents of the next commit, and their bytes.
 
-Records (`records`) are taken first; what they leave of the room is for copies, of the cleaner or of
-another source, or for publishes (`publishes`). The facts and the bytes of the whole batch are made here.
+Records (`records`) are taken first; the room that they leave is for copies, of the cleaner or of another source, or for
+publishes (`publishes`). This file makes the facts and the bytes of the whole batch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NO_MARKS: Mapping[Level, int] = MappingProxyType({})
 
 
 class Batch:
-    """See the module's docstring. Most batches publish a little and nothing else: what is rare is made when needed."""
+    """The contents of a batch. Most batches only publish a few messages: other objects are made when needed."""
 
     __slots__ = (
         "_cleaner", "_disk_is_full", "_dispatcher", "_empties", "_missed", "_parts", "after_settles", "callbacks",
@@ -59,24 +59,24 @@ class Batch:
     def __init__(
         self, parts: Parts, cleaner: Cleaner, dispatcher: Dispatcher, missed: int, *, disk_is_full: bool
     ) -> None:
-        """`missed` is what the last commit could not get of a full disk. While the disk is full, take only records."""
+        """`missed`: bytes that the last commit lacked on a full disk. While the disk is full, take only records."""
         self._parts = parts
         self._cleaner = cleaner
         self._dispatcher = dispatcher
         self._disk_is_full = disk_is_full
         self._missed = missed
         self.records: Records | None = None
-        """What the batch says of messages beside publishing them; None if nothing."""
+        """The records of the batch; None if it has none."""
         self.publishes = Publishes(parts, cleaner)
         self.copies: Sequence[Message] = ()
         self._empties = False
-        """Whether the oldest segment has nothing live any more once this batch is on disk."""
+        """Whether the oldest segment has no live messages once this batch is on disk."""
         self.source: CopySource | None = None
-        """Where the copies are from; None if there are none."""
+        """The source of the copies; None if there are none."""
         self.callbacks: Sequence[Done] = ()
-        """Callbacks of those who wait until all earlier settles and releases are on disk."""
+        """Callbacks for when all earlier settles and releases are on disk."""
         self.after_settles: Sequence[Done] = ()
-        """Callbacks of those who wait until all earlier settles are on disk."""
+        """Callbacks for when all earlier settles are on disk."""
         self.marks = _NO_MARKS
         """By level of a group, the last seq that was delivered, or will be as soon as the batch is on disk."""
         self.facts = EMPTY
@@ -96,7 +96,7 @@ class Batch:
     # --- its contents
 
     def take_records(self) -> None:
-        """Take settles and releases that wait and, if none is left waiting, the callbacks that wait for them."""
+        """Take settles and releases that wait and, if none is left, the callbacks that wait for them."""
         write_queue = self._parts.write_queue
         if write_queue.lazy_acks:
             write_queue.take_lazy_acks()
@@ -126,7 +126,7 @@ class Batch:
             records.add_tries(write.released)
 
     def take_from(self, source: CopySource) -> bool:
-        """Take what this source copies next; return False if it has nothing for which there is room."""
+        """Take the next copies of this source; return False if it has none for which there is room."""
         copy = source.next(self.records.bytes if self.records is not None else 0)
         if copy is not None:
             self.source = source
@@ -134,13 +134,13 @@ class Batch:
         return copy is not None
 
     def _take_copy(self, copy: Copy) -> None:
-        """Take messages, which groups have settled them, and records of tries."""
+        """Take the messages of a copy, the groups that have settled them, and the records of tries."""
         self.copies = copy.messages
         records, tallies = self._add_to(), self._parts.tallies
         if tallies is not None:
             self.copies = tallies.copies_of(copy.messages)
         for group, seqs in self._parts.index.settled_of(copy.messages).items():
-            if not group and tallies is not None:  # a settle that the log lacks has yet to be counted
+            if not group and tallies is not None:  # settles that are not in the log yet are counted later
                 seqs = [seq for seq in seqs if not tallies.is_member(seq)]
             if group != copy.revived_in:
                 records.settle(group, Reason.COPIED, seqs)
@@ -218,7 +218,7 @@ class Batch:
         return can_mark and parts.index.has_unlogged_marks
 
     def _add_delays(self) -> None:
-        """For each message that is published with a delay add a record of tries, with the time when it is due."""
+        """Add a record of tries, with the time when it is due, for each message that is published with a delay."""
         delayed = [message for message in self.publishes.messages if message.delay_ms]
         now_ms = self._parts.state.host.now_ms()
         released = [
@@ -246,7 +246,7 @@ class Batch:
         return facts
 
     def _notes(self, drops: int) -> bytes:
-        """Return the notes of the batch: where the log starts once segments are dropped, and the facts."""
+        """Return the notes of the batch: the start of the log once segments are dropped, and the facts."""
         facts, groups = self._parts.facts, self._parts.index.groups
         publishes, dispatcher = self.publishes, self._dispatcher
         has_facts = publishes.atomic or publishes.numbering is not None or publishes.names is not None
@@ -260,9 +260,9 @@ class Batch:
         for group in groups.values():
             coming: dict[int, int] = {}
             if messages and dispatcher.round_robins and not group.rdy and not self._parts.state.passes_over:
-                # Those of this very batch that are handed out as soon as it is on disk. The batch says so itself,
-                # so a crash right after the hand-out finds them marked. With levels it is known which ones these are
-                # only if there is room for all.
+                # Messages of this batch that are delivered as soon as it is on disk. The batch has their mark, so they
+                # count as delivered after a crash right after the delivery. With levels it is known which messages
+                # these are only if there is room for all.
                 credit = min(dispatcher.credit(group.name, messages), messages)
                 if not publishes.levels:
                     coming = {0: self._parts.state.next_seq + credit - 1} if credit else coming
@@ -274,7 +274,7 @@ class Batch:
                     marks[level] = mark
                     if level.number:
                         put(new, Note.RANK, encode_rank(group.name, level.number, mark))
-                    elif group.name:  # the unnamed one's is in the head of every batch
+                    elif group.name:  # the mark of the unnamed group is in the header of every batch
                         put(new, Note.DELIVERED, encode_seq(group.name, mark))
         if marks:
             self.marks = marks

@@ -1,6 +1,6 @@
 """Writes the changes of a queue's `meta` in order, once the queue has been created on disk.
 
-Each change contains all earlier ones. So while one is being written others gather, and the last is written for all.
+Each change contains all earlier ones, so of the changes that gather during a write only the last is written.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class MetaWriter:
         self._is_creating = True
         self._waiting: list[Done] = []
         self._storing: list[tuple[int, Done]] = []
-        """The changes that are not on disk yet: the cap that each one sets, and who waits for it."""
+        """The changes that are not on disk yet, as (the cap that it sets, its callback)."""
         self._data = b""
-        """The bytes of the last of them."""
+        """The bytes of the last change."""
         self._settles_first = False
         self._has_failed = False
         self._stored_cap = parts.state.options.cap
         """The cap in the `meta` on disk; after a failed write, the smallest that may be there."""
         self._coming_caps: dict[int, int] = {}
-        """The caps that changes which are not on disk set, and how many changes set each."""
+        """By cap, how many changes that are not on disk yet set it."""
 
     @property
     def is_behind(self) -> bool:
@@ -61,7 +61,7 @@ class MetaWriter:
         self._ended()
 
     def _ended(self) -> None:
-        """A job has ended: if the queue has ended, too, a caller may wait for that."""
+        """Run a turn if the queue has ended: a caller may wait for the end of its jobs."""
         if self._parts.state.is_closed:
             self._parts.wakeups.turn()
 
@@ -81,11 +81,11 @@ class MetaWriter:
 
     @property
     def cap(self) -> int:
-        """The cap in force: a smaller one counts at once, a larger one when a crash can't bring the smaller back."""
+        """The cap in force: a smaller one applies at once, a larger one once a crash can't restore the smaller."""
         return min(self._stored_cap, *self._coming_caps, self._parts.state.options.cap)
 
     def store(self, data: bytes, cap: int, on_done: Done) -> None:
-        """Replace `meta` on disk, after the queue's creation and all earlier changes; `cap` is the one it sets."""
+        """Replace `meta` on disk, after the queue's creation and all earlier changes; `cap` is the cap that it sets."""
         self._coming_caps[cap] = self._coming_caps.get(cap, 0) + 1
         self._fit_cap()
 
@@ -107,11 +107,11 @@ class MetaWriter:
             log.lower_excess()
 
     def settle_first(self) -> None:
-        """Store the next `meta` only when the settles that wait now are on disk, because it relies on them."""
+        """Store the next `meta`, which relies on the settles that wait now, only when these are on disk."""
         self._settles_first = True
 
     def _store_next(self) -> None:
-        """Write all changes that there are now in one go."""
+        """Write all changes that wait now at once."""
         data, count = self._data, len(self._storing)
         if not self._settles_first:
             self._store_now(data, count)

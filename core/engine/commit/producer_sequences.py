@@ -1,7 +1,7 @@
-"""The numbered publishes of one batch: which messages are stored already, and which came too early.
+"""The numbered publishes of one batch: which messages are stored already, and which come after a gap.
 
-This is decided when the batch is made, so in the order of the log: everything that came before is on disk, was refused,
-or is in this very batch.
+This is checked when the batch is made, in the order of the log: everything earlier is on disk, refused, or in the same
+batch.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Found(NamedTuple):
     """What is known of the next messages of a producer."""
 
     repeats: int
-    """How many of them, from the first on, are stored already."""
+    """How many of them, from the first on, are already stored."""
     gap: NumberGap | None
-    """If numbers before theirs are missing: the error that refuses them."""
+    """The error that refuses them if numbers before theirs are missing."""
     is_certain: bool
-    """Whether this is so even if the commit of this batch fails."""
+    """Whether this holds even if the commit of this batch fails."""
 
 
 class SequenceCheck:
@@ -39,19 +39,19 @@ class SequenceCheck:
         """Return what is known of a producer's next `count` messages."""
         coming = self.coming.get(numbered.producer)
         known = coming or self._facts.last_number(numbered.producer)
-        # A producer that is not known begins at 0. If any first number were taken, messages before it that were refused
-        # would later pass for repeats.
+        # An unknown producer begins at 0. If it could begin with any number, refused messages before that number would
+        # later count as repeats.
         last = 0 if known is None else known.number
         repeats = max(0, min(last - numbered.first + 1, count))
         gap = NumberGap(last + 1) if not repeats and numbered.after > last else None
         return Found(repeats, gap, coming is None)
 
     def note_bytes(self, numbered: Numbered) -> int:
-        """Return by how many bytes a publish makes the notes of the batch longer."""
+        """Return how many bytes a publish adds to the notes of the batch."""
         return 0 if numbered.producer in self.coming else KINDS[Note.PRODUCER].room
 
     def taken(self, publish: Publish, now_ms: int) -> None:
-        """Note the last number of a publish, all of whose messages before `next` are in the batch or left out."""
+        """Note the last number of a publish whose messages before `next` are in the batch or left out."""
         if publish.numbered is not None:
             last = publish.numbered.behind(publish.next).after
             self.coming[publish.numbered.producer] = LastNumber(last, publish.messages[publish.next - 1].seq, now_ms)

@@ -1,12 +1,11 @@
 """Takes publishes into one batch: as many of those that wait as its segment and the cap have room for.
 
-Publishes are taken in their order, and the first that has to wait makes all behind it wait. Some are answered without
-a write, because they are refused or stored already. Their answers keep the order, too: if the batch has taken something
-before them, they are sent after its answer, else at once. So the order alone shows a client which publish an answer
-belongs to.
+Publishes are taken in order, and all publishes behind one that has to wait also wait. Some are answered without a
+write, because they are refused or already stored. Their answers keep the order: if the batch has taken a publish before
+them, they are sent after its answer, otherwise at once. So clients can match answers to publishes by their order.
 
-A batch is on disk whole or not at all. So atomic writes share it with each other and with other publishes, if all
-certainly fit; a write that must not fail has a batch for itself, because it may use room that others may not.
+A batch is on disk whole or not at all, so atomic writes share it with each other and with other publishes if all
+certainly fit. A write that must not fail has its own batch, because it may use room that others may not.
 """
 
 from __future__ import annotations
@@ -35,21 +34,21 @@ from curbstone.core.schemas import BodyRule
 from curbstone.core.values import Numbered
 
 BATCH_BYTES_MAX = 2 * 1024 * 1024
-"""Most bytes of a batch. A sync of a file that grows costs about the same for a few large messages as for many. If this
-were more, a client would have sent all that it may before the first are confirmed, and would wait for the disk."""
+"""The most bytes of a batch. In a growing file, a sync costs about the same for a few large messages as for many. With
+larger batches, a client would have sent all that it may before the first are confirmed, and would wait for the disk."""
 BATCH_MESSAGES_MAX = 4096
-"""After so many messages no further publish is taken, so that a batch of many small ones does not hold up the rest."""
+"""After so many messages no further publish is taken, so that a batch of many small ones does not delay the rest."""
 NOTES_BYTES = 64
-"""What the usual notes of a batch take: the oldest segment there must be, and the last seq delivered."""
+"""The bytes of the usual notes of a batch: the oldest segment that must exist, and the last delivered seq."""
 KEY_BYTES = KINDS[Note.KEY].room
-"""The bytes of the note of an idempotency key."""
+"""The size of the note of an idempotency key."""
 
 
 class Step(Enum):
-    """What follows the look at the first publish that waits."""
+    """What to do next with the first publish that waits."""
 
-    TAKE = "it, or its next message, can be taken now"
-    NEXT = "look at what is the first now"
+    TAKE = "take it, or its next message"
+    NEXT = "look at the new first publish"
     STOP = "this batch takes no more"
 
 
@@ -79,16 +78,16 @@ class Publishes:
         self._state = parts.state
         self._room = parts.log.room
         self._records_bytes = 0
-        """Bytes of the records that the batch has taken before."""
+        """Bytes of the records that the batch has already taken."""
         self.taken: list[Taken] = []
-        """The parts of publishes that are answered when the commit has ended, in order."""
+        """The parts of publishes that are answered, in order, when the commit has ended."""
         self.messages: list[Message] = []
         self.bytes = 0
         """Bytes of the entries of these messages."""
         self.traits = 0
-        """What at least one of the messages has; see `Index.add`."""
+        """The traits that at least one of the messages has; see `Index.add`."""
         self.levels = b""
-        """The level of each message, once all are taken; empty if all have the default one."""
+        """The level of each message, once all are taken; empty if all have the default level."""
         self.lasts: dict[int, int] = {}
         """The last seq of each of these levels."""
         self.tx = 0
@@ -96,15 +95,15 @@ class Publishes:
         self.atomic: list[AtomicWrite] = []
         """The atomic writes among them."""
         self.ended = 0
-        """How many deliveries these settle and requeue."""
+        """How many deliveries the atomic writes settle and requeue."""
         self._keys: set[bytes] | None = None
-        """The idempotency keys of these; None if there are none."""
+        """The idempotency keys of the atomic writes; None if there are none."""
         self._tries_bytes = 0
-        """Bytes that first records of the tries of these messages may take later."""
+        """Bytes that the first records of tries of these messages may take later."""
         self._space = 0
         """Bytes that the segment has for entries."""
         self._budget = 0
-        """Bytes that the cap has for entries, and for what will be written about them later."""
+        """Bytes that the cap has for entries and for their later records."""
         self.numbering: SequenceCheck | None = None
         """The check of numbered publishes; None while there is none in this batch."""
         self.names: UniqueNames | None = None
@@ -112,12 +111,12 @@ class Publishes:
         self.left_out = 0
         """How many messages are not stored because others have their names."""
         self._coming_groups: set[str] | None = None
-        """Undeclared groups that begin to exist with this batch; None while none of its messages names a group."""
+        """Undeclared groups that this batch makes; None while none of its messages names a group."""
 
     def take(self, records_bytes: int) -> None:
         """Take the publishes that fit into the segment (the active one, or a new one) and under the cap.
 
-        `records_bytes` is what the records take that are in the batch already.
+        `records_bytes` is the size of the records that are already in the batch.
         """
         self._records_bytes = records_bytes
         inbox = self._parts.write_queue.publishes
@@ -125,13 +124,13 @@ class Publishes:
             self._measure(inbox[0])
             while inbox and len(self.messages) < BATCH_MESSAGES_MAX and self._take_next(inbox[0]) is NEXT:
                 if self.left_out >= BATCH_MESSAGES_MAX:
-                    self._parts.wakeups.schedule()  # perhaps nothing is written, and no end of a commit follows
+                    self._parts.wakeups.schedule()  # nothing may be written, so that no commit ends
                     break
         if not inbox or (self.messages and not isinstance(inbox[-1], Reservation)):
-            self._cleaner.unblocked()  # so the next publish that has to wait gets a whole pass of the cleaner
+            self._cleaner.unblocked()  # so that the next publish that waits gets a whole pass of the cleaner
 
     def _measure(self, first: Publish) -> None:
-        """Find out how many bytes this batch may take: `_space` in its segment, and `_budget` under the cap."""
+        """Set how many bytes this batch may take: `_space` in its segment, and `_budget` under the cap."""
         log = self._parts.log
         overhead = BATCH_BYTES + self._records_bytes + NOTES_BYTES
         space = log.room_in_active - overhead
@@ -181,7 +180,7 @@ class Publishes:
     # --- answers, at once or in turn
 
     def _answer(self, publish: Publish, count: int, error: CurbstoneError | None, first_seq: int) -> None:
-        """Answer, in their turn, the next `count` messages of the first publish: none of them is written."""
+        """Answer, in order, the next `count` messages of the first publish, none of which is written."""
         first = publish.next
         publish.next += count
         if publish.next == len(publish.messages):
@@ -192,18 +191,18 @@ class Publishes:
             self._state.host.notify(publish.on_done, error, first_seq, count)
 
     def _refuse(self, publish: Publish, error: CurbstoneError) -> Step:
-        """Refuse all that is left of the first publish. Deliveries that it would have settled stay as they are."""
+        """Refuse the rest of the first publish. Deliveries that it would have settled stay unsettled."""
         publish.abort()
         self._state.refused(error, len(publish.messages) - publish.next)
         self._answer(publish, len(publish.messages) - publish.next, error, 0)
         return NEXT
 
     def _look_up(self, publish: Publish, numbered: Numbered) -> Step:
-        """Answer those messages of a numbered publish that are stored already, and refuse all after a gap."""
+        """Answer the messages of a numbered publish that are already stored, and refuse all after a gap."""
         numbering = self.numbering = self.numbering or SequenceCheck(self._parts.facts)
         found = numbering.look(numbered.behind(publish.next), len(publish.messages) - publish.next)
         if (found.repeats or found.gap) and not found.is_certain:
-            return STOP  # that follows from messages in this very batch, whose commit may fail: wait for its end
+            return STOP  # this depends on messages in the same batch, whose commit may fail: wait for its end
         if found.gap:
             return self._refuse(publish, found.gap)
         if found.repeats:
@@ -223,7 +222,7 @@ class Publishes:
             return self._reserve(publish)
         if publish.key is not None:
             if self._keys and (publish.key.hashed in self._keys or self._has_most_keys):
-                return STOP  # that follows from keys in this very batch, whose commit may fail: wait for its end
+                return STOP  # this depends on keys in the same batch, whose commit may fail: wait for its end
             known = self._parts.facts.published_under(publish.key)
             if isinstance(known, CurbstoneError):
                 return self._refuse(publish, known)
@@ -237,8 +236,8 @@ class Publishes:
         if publish.must_not_fail and not is_first:
             return STOP
         if publish.mark is not None:
-            # It was promised, so it is never refused. Settles and releases may have used up what was granted to it:
-            # then it waits as long as the cleaner may help, and after that takes the room that is kept for copying.
+            # It was promised, so it is never refused. Settles and releases may have used the room that was granted to
+            # it: then it waits as long as the cleaner may help, and after that takes the room that is kept for copies.
             if not self._room.fits(size) and (
                 self._cleaner.clean_for(size) or self._room.free - size <= self._room.copy_bytes
             ):
@@ -281,7 +280,7 @@ class Publishes:
         return STOP if publish.must_not_fail else NEXT
 
     def _count(self, messages: list[Message], seqs: Mapping[Message, int]) -> None:
-        """Count messages in their batches, with the seqs of those that are stored."""
+        """Count messages in their batches; `seqs` has those that are stored."""
         found: dict[Membership, list[int]] = {}
         for message in messages:
             if message.orders is not None and message.orders.batched:
@@ -297,7 +296,7 @@ class Publishes:
         return self.names
 
     def _refusal_of(self, publish: AtomicWrite) -> CurbstoneError | None:
-        """Return an error if the groups, unique names or batches of a publish are too many for the queue, else None."""
+        """Return an error if a publish has too many groups, unique names or batches for the queue, else None."""
         error = self._crowded(publish.messages)
         if error is None and publish.flags & FACTS:
             error = self._unique_names().refusal(names_of(publish))
@@ -308,12 +307,12 @@ class Publishes:
 
     @property
     def _has_most_keys(self) -> bool:
-        """Whether the queue has as many idempotency keys as it may, once this batch is on disk."""
+        """Whether this batch brings the queue to its limit of idempotency keys."""
         facts = self._parts.facts
         return facts.count(Note.KEY) + len(self._keys or ()) >= facts.most(Note.KEY)
 
     def _fits_beside(self, publish: AtomicWrite) -> bool:
-        """Return whether an atomic write certainly fits into the batch beside what is there."""
+        """Return whether an atomic write certainly also fits into the batch."""
         size = self.bytes + publish.atomic_bytes + (self.ended + publish.ended) * SETTLED_BYTES
         size += 2 * KEY_BYTES * (publish.key is not None)
         return (
@@ -331,7 +330,7 @@ class Publishes:
             self._answer(wanted, 0, None, 0)
             return NEXT
         if self._cleaner.make_room(size + self._room.reserved, wanted.largest):
-            # What fits is taken first: room for a transaction as large as the log may take a pass over all of it.
+            # What fits is taken first: room for a transaction as large as the log may need a pass over all of it.
             is_new = wanted.tried_in is not self
             wanted.tried_in = self
             self._parts.write_queue.publishes.rotate(-1)
@@ -342,7 +341,7 @@ class Publishes:
         )
 
     def _keep_room(self, publish: AtomicWrite, on_room: Callable[[], None]) -> Step:
-        """Grant room to a transaction over several queues; it keeps its place, and all behind it wait."""
+        """Grant room to a part of a transaction over several queues; it keeps its place, and all behind it wait."""
         size = publish.atomic_bytes
         if self.messages or self.atomic or publish.has_room:
             return STOP
@@ -454,7 +453,7 @@ class Publishes:
     def _fit_at_once(self, messages: list[Message], size: int, more: int) -> bool:
         """Return whether all of these certainly fit, which is the usual case; False if one names groups.
 
-        `size` is that of their entries if they are plain and it is known; else 0. Each takes so many bytes `more`.
+        `size` is the size of their entries if they are plain and it is known, else 0. Each takes `more` bytes on top.
         """
         count = len(messages)
         if not size:
@@ -473,8 +472,8 @@ class Publishes:
     def _put_in(self, publish: Publish, messages: list[Message], plain_bytes: int = 0, left_out: int = 0) -> None:
         """Put messages into the batch, which gives them their seqs and timestamps.
 
-        `plain_bytes` is the size of their entries if they are plain and it is known; else 0. So many others of the
-        publish are `left_out`.
+        `plain_bytes` is the size of their entries if they are plain and it is known, else 0. `left_out` is how many
+        other messages of the publish are left out.
         """
         state = self._state
         seq = state.next_seq + len(self.messages)
@@ -506,13 +505,13 @@ class Publishes:
                 self.numbering.taken(publish, state.host.now_ms())
 
     def note_levels(self) -> None:
-        """Note the levels of the messages, of which some have another than the default one; all are taken."""
+        """Note the levels of the messages, some of which are not the default, once all messages are taken."""
         levels = bytes([each.orders.level if each.orders is not None else 0 for each in self.messages])
         self.levels = levels
         self.lasts = {level: self._state.next_seq + levels.rfind(level) for level in {*levels}}
 
     def _put_in_with_orders(self, message: Message, default_ttl_ms: int) -> int:
-        """Note what a message has that is not plain; return the bytes of its entry."""
+        """Note the traits of a message that is not plain; return the size of its entry."""
         orders = message.orders or NOTHING
         if orders.level:
             self._take_levels([message])
@@ -528,7 +527,7 @@ class Publishes:
         return entry_bytes(message)
 
     def _take_levels(self, messages: list[Message]) -> None:
-        """Note which messages have a level. One with a key loses it if keys are in order: that must not change."""
+        """Note which messages have a level. With keys in order, messages with keys lose it: the order would change."""
         in_order = self._state.options.key_limit == 1
         any_left = False
         for message in messages:
@@ -546,14 +545,14 @@ class Publishes:
     def _has_room(self, size: int) -> bool:
         """Return whether the cap has room for `size` bytes of messages and, later, of records of their tries.
 
-        That includes room to copy these messages forward one day: if they are many, theirs is the largest segment.
+        That includes room to copy these messages later: if they are many, theirs is the largest segment.
         """
         if size <= self._room.segment_bytes:
             return size <= self._budget
         return self._room.admits(size + BATCH_BYTES + SEGMENT_BYTES + self._records_bytes)
 
     def _blocked(self, publish: Publish, size: int) -> Step:
-        """Have room made for the first publish, or refuse it if that can't help."""
+        """Make room for the first publish, or refuse it if that can't help."""
         if self.numbering is not None and publish.numbered is not None:
             size += 2 * self.numbering.note_bytes(publish.numbered)
         if self._parts.facts.count(Note.NAME) and (freed := UniqueNames(self._parts).weed()):
@@ -564,7 +563,7 @@ class Publishes:
         return self._refuse(publish, QueueFull(f"queue {self._state.name} {self._parts.log.fullness}"))
 
     def _crowded(self, messages: list[Message]) -> CurbstoneError | None:
-        """Return an error if the groups that messages name can't begin to exist, else None."""
+        """Return an error if groups that messages name can't be made, else None."""
         names = [name for message in messages for name in message.groups]
         if not names:
             return None

@@ -1,8 +1,7 @@
 """The records of one batch: which messages are settled, by which group, and how often each was tried.
 
-Settles, pops and releases are taken from the write queue as far as there is room for them. The room that the cleaner
-needs to copy any one segment is never touched. A publish may bring records of its own (a transaction does), and so may
-a copy.
+Settles, pops and releases are taken from the write queue as far as there is room for them. They never use the room that
+the cleaner needs to copy any one segment. Publishes, such as transactions, and copies may have records of their own.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.write_queue import SETTLE_BYTES, Pop
 
 RUN_BYTES = 12
-"""What one run of settled messages takes."""
+"""The bytes of one run of settled messages."""
 
 
 class Records:
@@ -50,7 +49,7 @@ class Records:
         """Take the settles, pops and records of tries that wait, as far as there is room for them."""
         write_queue, room = self._parts.write_queue, self._parts.log.room
         limit = max(0, min(room.slack_bytes // 2, room.records_left - room.kept))
-        # A settle or a first release ends what room was kept for, so it may use that room if hardly any other is left.
+        # Room is kept for settles and first releases, so they may use it if hardly any other room is left.
         settles_limit = limit if limit >= SETTLE_BYTES else max(0, min(room.slack_bytes // 2, room.records_left))
         if write_queue.settles:
             for key, seqs in write_queue.settles.items():
@@ -70,7 +69,7 @@ class Records:
             self.add_tries(self.handed, state=True)
 
     def put_back(self) -> None:
-        """Put back in the write queue what was taken from it, but for pops: the commit has failed."""
+        """Return what was taken to the write queue, except for pops: the commit has failed."""
         write_queue = self._parts.write_queue
         for key, runs in self.settled.items():
             write_queue.ranges.setdefault(key, []).extend(runs)
@@ -83,7 +82,7 @@ class Records:
 
     @property
     def _is_needed_for_publishes(self) -> bool:
-        """Whether publishes wait and there is hardly any room: records without a waiting caller must not take it."""
+        """Whether publishes wait and need the little room that is left: records that no caller waits for wait, too."""
         room = self._parts.log.room
         return bool(self._parts.write_queue.publishes) and room.budget < room.segment_bytes
 
@@ -95,7 +94,7 @@ class Records:
         return max((limit - self.bytes - settled_bytes(group, 0)) // run_bytes, 0)
 
     def _fitting(self, group: str, reason: Reason, runs: list[tuple[int, int]], limit: int) -> list[tuple[int, int]]:
-        """Return as many of these runs as fit together with notes about batches; the last of them may be cut."""
+        """Return as many of these runs as fit, together with notes about batches; the last one may be shortened."""
         tallies = self._parts.tallies
         if group or tallies is None:
             return runs
@@ -121,7 +120,7 @@ class Records:
             self._add_settled(*key, taken)
 
     def _take_pops(self, limit: int) -> None:
-        """Take the settles of pops; after the commit their messages are given away, or go back to their place."""
+        """Take the settles of pops; after the commit the callers get the messages, or the messages are requeued."""
         by_group: dict[str, list[Pop]] = {}
         for pop in self._parts.write_queue.pops:
             by_group.setdefault(pop.group, []).append(pop)
@@ -135,10 +134,10 @@ class Records:
     def _affordable(
         self, waiting: list[TriesRecord], limit: int, kept: int
     ) -> tuple[list[TriesRecord], list[TriesRecord]]:
-        """Split releases into those that go into this batch and those that keep waiting.
+        """Split releases into those that this batch takes and those that continue to wait.
 
-        The first record of a message uses the room that was kept for it, up to `kept` bytes in all. Further records
-        have to fit into `limit`.
+        The first record of a message uses the room that was kept for it, up to `kept` bytes in all. All other records
+        must fit into `limit`.
         """
         groups = self._parts.index.groups
         spent = size = self.bytes
@@ -165,7 +164,7 @@ class Records:
             self._add_settled(group, reason, runs_of(seqs))
 
     def add_tries(self, released: list[TriesRecord], *, state: bool = False) -> None:
-        """Write how often messages were tried. With `state` the records say how it stands, not what just happened."""
+        """Add records of tries. With `state` they are the current state of messages, and not new events."""
         if released:
             data = encode_tries(released, state=state)
             self.tries += released
@@ -173,7 +172,7 @@ class Records:
             self.bytes += len(data)
 
     def repeat_tries(self, states: list[TriesRecord]) -> None:
-        """Repeat records of a segment to be dropped, before all others of this batch, because those are newer."""
+        """Repeat records of a segment to be dropped, before all others of this batch, which are newer."""
         if states:
             data = encode_tries(states, state=True)
             self.tries = states + self.tries

@@ -1,14 +1,14 @@
 """Group commit for one queue: everything that arrives while a commit is under way is written by the next one.
 
-Each flush makes one batch of the write queue, as much as fits, and has a worker thread write it. Nothing in
-the batch is confirmed or delivered before the commit has succeeded.
+Each flush takes as much of the write queue as fits into one batch, which a worker thread writes. Nothing in the batch
+is confirmed or delivered before the commit has succeeded.
 
-If a commit fails, its publishes are refused, and the callers of its settles and releases get the error.
-The settles and releases are written again all the same, to a new segment, for they have taken effect in
-memory. If that commit fails too, the queue refuses everything and tries again every second.
+If a commit fails, its publishes are refused, and the callers of its settles and releases get the error. The settles and
+releases have taken effect in memory, so they are written again, to a new segment. If that commit fails too, the queue
+refuses everything and tries again every second.
 
-If the disk is full, publishes are refused and leave nothing on it. Settles are still written and
-confirmed, in the room that is kept for them. Every second the writer tries whether there is room again.
+If the disk is full, publishes are refused and leave nothing on it. Settles are still written and confirmed, in the room
+that is kept for them. Every second the writer checks whether there is room again.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Writer:
         end_batches: Callable[[list[bytes]], None],
         turn: Callable[[], object],
     ) -> None:
-        """`end_batches(keys)` sends the reports of batches of messages that are complete (see `core.batches`).
+        """`end_batches(keys)` publishes the reports of complete batches of messages (see `core.batches`).
 
-        `turn` is the queue's own, in which it delivers what is ready and calls `flush`.
+        `turn` is the turn of the queue, in which it delivers what is ready and calls `flush`.
         """
         self._parts = parts
         self._state = parts.state
@@ -70,18 +70,18 @@ class Writer:
         self.is_busy = False
         """Whether a commit or a sync is under way."""
         self.under_way: Batch | None = None
-        """The batch that is being made or written: until its commit has failed, or is on disk and taken into memory."""
+        """The batch that is being made or written, until its commit has failed, or is on disk and in the index."""
         self.disk_is_full = False
         """Whether only settles and releases are written, in the room that is kept for them."""
         self.missed = 0
         """Bytes that the last commit could not get because the disk was full."""
         self._is_troubled = False
-        """Whether health says that this queue can't write."""
+        """Whether health reports that this queue can't write."""
         self._has_copied = False
-        """Whether the last batch held copies, for the cleaner or an undo. Then publishes go first in the next one."""
+        """Whether the last batch had copies, of the cleaner or an undo. Then the next one takes publishes first."""
         self._needs_turn = False
-        """Whether the queue needs a turn when the commit under way has ended, because it had one since that began, or
-        because segments have to go."""
+        """Whether the queue needs a turn when the commit under way has ended, because it has had a turn since it began,
+        or because segments are to be dropped."""
         self._started_us = 0
         """When the commit under way was submitted."""
         self._early: EarlyAnswer | None = None
@@ -89,13 +89,13 @@ class Writer:
         self._unsynced = False
         """Whether a sync is due; only if the server syncs at intervals."""
         self._sync_is_late = False
-        """Whether it waits for the end of the commit under way."""
+        """Whether the sync waits for the end of the commit under way."""
         self.copy_source: CopySource | None = None
-        """A source of copies beside the cleaner, such as an undo; one at a time."""
+        """A source of copies other than the cleaner, such as an undo; one at a time."""
 
     @property
     def owed_groups(self) -> set[str]:
-        """The groups that have settles which are not on disk yet."""
+        """The groups with settles that are not on disk yet."""
         records = self.under_way.records if self.under_way is not None else None
         written = records.settled if records is not None else ()
         return {name for name, _reason in [*self._write_queue.settles, *self._write_queue.ranges, *written]}
@@ -121,8 +121,8 @@ class Writer:
         size = room.largest_now(BATCH_BYTES + NOTES_BYTES)
         live = index.runs.bytes_live
         if state.options.drops_oldest:  # messages that are not in flight make room
-            held = sum([len(group.in_flight) for group in index.groups.values()])
-            live = live * held // max(room.pending, 1)
+            in_flight = sum([len(group.in_flight) for group in index.groups.values()])
+            live = live * in_flight // max(room.pending, 1)
         if state.options.drops_oldest or self._cleaner.may_help_publish:
             size = max(size, room.largest_compacted(live + room.tries_bytes) - room.reserved)
         groups = 1 + len(state.meta.groups)
@@ -131,7 +131,7 @@ class Writer:
     def refuse_all(self, error: CurbstoneError) -> None:
         """Refuse the publishes, pops and callbacks that wait.
 
-        Unless the queue has ended, promised publishes stay, and so do those who wait only for settles: these are
+        Unless the queue has ended, promised publishes and callbacks that wait only for settles stay: settles are
         written again.
         """
         self._refuse_new(error)
@@ -146,7 +146,7 @@ class Writer:
             self._state.host.notify(callback, error)
 
     def abandon(self, error: CurbstoneError) -> None:
-        """The queue broke down: refuse all of the batch under way, even what reaches the disk or is there already."""
+        """Refuse all of the batch under way, even what is or will be on disk: the queue has failed."""
         self._log.commit_ended()
         batch, self.under_way = self.under_way, None
         if batch is None:
@@ -161,7 +161,7 @@ class Writer:
                 self._refuse_taken(part, error)
 
     def _refuse_new(self, error: CurbstoneError) -> None:
-        """Refuse the publishes that wait, and copies for another source than the cleaner."""
+        """Refuse the publishes that wait, and the copies of another source than the cleaner."""
         self._refuse_publishes(error)
         self._fail_copies(error)
 
@@ -179,7 +179,7 @@ class Writer:
                 self._state.host.notify(publish.on_done, publish.refusal or error, 0, count)
 
     def _refuse_taken(self, part: Taken, error: CurbstoneError) -> None:
-        """Refuse the part of a publish that is in a batch. If its answer was known before, it gets that instead."""
+        """Refuse the part of a publish that is in a batch, or if its answer was known before, give that answer."""
         if part.answer is not None:
             self._state.host.notify(part.publish.on_done, *part.answer, part.span)
             return
@@ -213,7 +213,7 @@ class Writer:
             self._begin_commit(is_cleaning)
 
     def _begin_commit(self, was_cleaning: bool) -> None:
-        """`was_cleaning`: whether segments have to go, before the batch is made."""
+        """`was_cleaning`: whether the cleaner has segments to clean before the batch is made."""
         state, write_queue, cleaner = self._state, self._write_queue, self._cleaner
         if write_queue.publishes:
             self._log.room.choose_segment_size(self._parts.index.runs.bytes_live)
@@ -222,8 +222,8 @@ class Writer:
         if write_queue.pops:
             self._pops.drop_unwanted()
         batch.take_records()
-        # A batch has copies or publishes, because each may need all its room. They take turns, so that neither holds
-        # up the other. While the disk is full it has neither: what room there is is kept for records.
+        # A batch has copies or publishes, because each may need all its room. They take turns, so that neither blocks
+        # the other. While the disk is full it has neither: the room is kept for records.
         copies_wait = was_cleaning or self.copy_source is not None
         publishes_first = self._has_copied and bool(write_queue.publishes) and not self.disk_is_full
         can_copy = copies_wait and not publishes_first and not self.disk_is_full
@@ -252,7 +252,7 @@ class Writer:
             self._refuse_new(QueueFull(NO_SPACE))
 
     def _prepare(self, batch: Batch) -> None:
-        """Have the answer to a publish prepared while it is written, if nothing else waits for the commit."""
+        """Prepare the answer to a publish while it is written, if nothing else waits for the commit."""
         taken = batch.publishes.taken
         if len(taken) != 1 or batch.callbacks or batch.after_settles:
             return
@@ -263,16 +263,16 @@ class Writer:
             self._state.host.notify(early.prepare, publish.messages[0].seq)
 
     def _take_copies(self, batch: Batch, is_cleaning: bool) -> bool:
-        """Take copies of the cleaner, or else of the other source, which needs the room that the cleaner makes.
+        """Take copies of the cleaner or, if it has none, of the other source, which needs the room it makes.
 
-        Return False if there are none, or those of the cleaner are being read from the disk.
+        Return False if there are none, or if they are being read from the disk.
         """
         if is_cleaning and batch.take_from(self._cleaner.relocation):
             return True
         return self.copy_source is not None and batch.take_from(self.copy_source)
 
     def _ended(self, commit: Commit, _result: object, error: BaseException | None) -> None:
-        """The commit of the batch under way has ended."""
+        """Apply or undo the batch under way, whose commit has ended."""
         self.is_busy = False
         early, self._early = self._early, None
         if early is not None and error is None and self.under_way is not None:
@@ -280,7 +280,7 @@ class Writer:
         if commit.doubt:
             self._syncer.keep(commit.doubt)
         batch = self.under_way
-        if batch is None:  # the queue broke down meanwhile
+        if batch is None:  # the queue has failed meanwhile
             self._turn()
             return
         state, log = self._state, self._log
@@ -313,9 +313,9 @@ class Writer:
             self._turn()
 
     def _leaves_work(self, commit: Commit) -> bool:
-        """Return whether the queue needs a turn after a commit that only published, to no receiver.
+        """Return whether the queue needs a turn after a commit that only published, without receivers.
 
-        That alone makes nothing ready to be delivered, dropped or cleaned.
+        Such a commit alone leaves nothing to deliver, drop or clean.
         """
         return (
             self._needs_turn
@@ -329,7 +329,7 @@ class Writer:
         )
 
     def _respond(self, batch: Batch) -> None:
-        """Respond, in their order, to the callers of a batch that is on disk or has nothing to write."""
+        """Respond, in order, to the callers of a batch that is on disk or has nothing to write."""
         for callback in batch.after_settles:
             self._state.host.notify(callback, None)
         for callback in batch.callbacks:
@@ -344,18 +344,18 @@ class Writer:
             self.copy_source = None
 
     def copy_from(self, source: CopySource) -> None:
-        """Write what this source has, between publishes and after what the cleaner copies."""
+        """Write the copies of this source, in turns with publishes and after the copies of the cleaner."""
         self.copy_source = source
         self._parts.wakeups.schedule()
 
     def _fail_copies(self, error: CurbstoneError) -> None:
-        """End what is copied for another source than the cleaner, if there is one."""
+        """End the source of copies other than the cleaner, if there is one."""
         source, self.copy_source = self.copy_source, None
         if source is not None:
             self._state.host.notify(source.failed, error)
 
     def _apply(self, batch: Batch, commit: Commit) -> None:
-        """Update the index and the ledgers with what a commit has brought to the disk."""
+        """Update the index, the facts and the counts for a batch that is on disk."""
         parts, state, segment = self._parts, self._state, commit.segment
         publishes, records = batch.publishes, batch.records
         if publishes.messages:
@@ -389,7 +389,7 @@ class Writer:
         parts.wakeups.changed()
 
     def _end_deliveries(self, write: AtomicWrite) -> None:
-        """End the deliveries that a transaction settles or requeues, because it is on disk now."""
+        """End the deliveries that a transaction settles or requeues, which is on disk now."""
         for settle in write.settles:
             self._state.stats.acked += len(settle.deliveries) * settle.reason.is_done
             self._parts.index.clear(settle.group, [delivery.message for delivery in settle.deliveries])
@@ -473,7 +473,7 @@ class Writer:
         self._state.shared.alarms.note(self._state.label, text, is_failure=is_failure)
 
     def _try_publishes(self) -> None:
-        """Have the next batch find out whether the disk has room again."""
+        """Check with the next batch whether the disk has room again."""
         if not self._state.write_failure and not self._state.is_closed:
             self.disk_is_full = False
             self._write_queue.must_write = True

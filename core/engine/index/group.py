@@ -1,11 +1,11 @@
 """One group of a queue's readers: what is ready in it, in which order, and how often each message was tried.
 
-Ready messages are delivered by priority, the highest first, and those of a priority in the order of their seqs: first
-those that were requeued, then everything that is pending from the cursor on (`core.engine.index.level`). A message
-that was never delivered needs no object, so a backlog costs almost no memory. Of the messages with an ordering key not
-all may be in flight at once (`core.engine.index.keys`).
+Ready messages are delivered by priority, the highest first, and within a priority in the order of their seqs: first
+requeued messages, then everything that is pending from the cursor on (`core.engine.index.level`). A message that was
+never delivered needs no object, so a backlog takes almost no memory. Ordering keys limit which messages may be in
+flight at once (`core.engine.index.keys`).
 
-A message in flight stays pending until it is settled. It lies behind the cursor, so no consumer gets it twice.
+A message in flight stays pending until it is settled. It is behind the cursor, so no consumer gets it twice.
 docs/engine.md ("Tries", "The cursor") gives the reasons.
 """
 
@@ -28,9 +28,9 @@ TAKE_BYTES_MAX = 1024 * 1024
 CACHED_MESSAGES_MAX = 1024
 CACHED_BYTES_MAX = 64 * 1024
 KEYS = "keys"
-"""What holds messages back that wait for others of their keys."""
+"""The limit that is reported if all ready messages wait for others of their keys."""
 MATURE_AT_ONCE = 2000
-"""How many delayed messages become ready in one turn."""
+"""The most delayed messages that become ready in one turn."""
 
 
 class Group:
@@ -46,20 +46,20 @@ class Group:
         self.reader = reader
         self.name = name
         self.pending = 0
-        """How many messages the group is entitled to and has not settled; only `pends` changes it."""
+        """The number of messages that the group is entitled to and has not settled; only `pends` changes it."""
         self.in_flight: dict[int, InFlightHolder | None] = {}
-        """The seqs in flight, and the holder of each; None on its way to a consumer or to the dead letters."""
+        """By seq in flight, the holder; None while the message moves to a consumer or a dead-letter queue."""
         self.delayed = 0
         self.level = Level(0, first)
         """The default priority."""
         self.levels: tuple[Level, ...] = (self.level,)
         """One for each priority that messages of the queue have had, the highest first."""
         self.tracked: dict[int, Tracked] = {}
-        """By seq, the records of messages that were requeued or are not due yet."""
+        """By seq, the state of messages that were requeued or are delayed."""
         self.keys: Keys | None = None
         """The keys of the group; None before it has read one."""
         self._count = 0
-        """How many deliveries there were since the last one to the oldest message; see `take`."""
+        """How many deliveries there were since the last one of the oldest message; see `take`."""
         self._low = first
         """Nothing is pending below this seq."""
         self._due: list[tuple[int, int]] = []
@@ -91,7 +91,7 @@ class Group:
         )
 
     def held_back_by_keys(self) -> tuple[int, str, int]:
-        """Return how many are ready, "keys", and when the next may go, if their keys hold all of them back."""
+        """If all ready messages wait for their keys, return how many, `KEYS`, and when the next may be delivered."""
         if self.keys is None or self.has_ready:
             return 0, "", 0
         return self.rdy, KEYS, self.keys.next_due_ms or 0
@@ -111,12 +111,12 @@ class Group:
     # --- what changes
 
     def pends(self, messages: int) -> None:
-        """Count messages that became pending, or, as a negative number, that are not any more; keep room for tries."""
+        """Add to the number of pending messages, which may be negative; keep room for records of their tries."""
         self.pending += messages
         self.reader.room.pends(messages)
 
     def count_levels(self, run: Run, bits: int, sign: int) -> None:
-        """Count those of a mask that have another priority than the default: 1 if they became pending, or -1."""
+        """Add `sign` (1 or -1) for each message of a mask to the counts of its level, unless that is the default."""
         for number, mask in (run.levels or {}).items():
             if count := (mask & bits).bit_count():
                 self.level_numbered(number).pending += sign * count
@@ -130,7 +130,7 @@ class Group:
                 self.count_levels(run, run.pending(self.name), 1)
 
     def delay(self, seq: int, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
-        """Let a pending message that is not in flight wait until `due_ms`."""
+        """Delay a pending message that is not in flight until `due_ms`."""
         known = Tracked(tries, 0, mature_ms, self._cache(message))
         self._remember(seq, known)
         self._begin_delay(seq, known, due_ms)
@@ -148,7 +148,7 @@ class Group:
         due.sweep(self._due, len(self.tracked), self._delays)
 
     def release(self, message: Message, tries: int, due_ms: int, mature_ms: int) -> None:
-        """Requeue a message. It keeps its place, and waits until `due_ms` if that is not 0."""
+        """Requeue a message to its place; if `due_ms` is not 0, delay it until then."""
         self.in_flight.pop(message.seq, None)
         if due_ms:
             if self.keys is not None:
@@ -159,7 +159,7 @@ class Group:
         self._return(message.seq)
 
     def _return(self, seq: int) -> None:
-        """Make a message ready that was delivered before, or was delayed, if the cursor has passed it."""
+        """Make a message ready that was in flight or delayed. If the cursor has not passed it, it will find it."""
         level = self.level_of(seq)
         if self.keys is not None and self.keys.release_place(level, seq, is_delayed=False):
             return
@@ -172,14 +172,14 @@ class Group:
             self._remember(seq, Tracked(0, 0, 0))
 
     def _remember(self, seq: int, known: Tracked) -> None:
-        """Replace what is known of a message. Until that is on disk, the earlier record in the log counts."""
+        """Replace the state of a message. Until the new one is on disk, the earlier record in the log counts."""
         old = self.tracked.get(seq)
         if old is not None:
             known.segment, known.is_record_head = old.segment, old.is_record_head
         self.tracked[seq] = known
 
     def stored(self, released: TriesRecord, segment: Segment) -> None:
-        """Take in that a record of tries is on disk, in that segment."""
+        """Note that a record of tries is on disk, in `segment`."""
         for seq in range(released.first, released.first + released.span):
             known = self.tracked.get(seq)
             if known is None:
@@ -194,7 +194,7 @@ class Group:
                 known.is_record_head = is_head
 
     def tries_records_in(self, segment: Segment) -> list[TriesRecord]:
-        """Return records to replace those in a segment that still count; they say how things stand now."""
+        """Return records of the current state to replace those in a segment that still count."""
         states: list[TriesRecord] = []
         for seq in sorted([seq for seq, known in self.tracked.items() if known.segment is segment]):
             known = self.tracked[seq]
@@ -207,7 +207,7 @@ class Group:
         return states
 
     def recover(self, seq: int, tries: int, due_ms: int) -> None:
-        """Set the tries and the due time of a pending message, which the cursor has not reached."""
+        """Set the tries and the due time of a pending message that the cursor has not reached."""
         old = self.tracked.get(seq)
         if old is not None:
             self._end_delay(old)
@@ -225,7 +225,7 @@ class Group:
         return self._end_delay(known) if known is not None else 0
 
     def _end_delay(self, known: Tracked) -> int:
-        """Let a message wait no longer; return when it was due, 0 if it was not delayed."""
+        """End the delay of a message; return when it was due, 0 if it was not delayed."""
         due_ms = known.due_ms
         if due_ms:
             known.due_ms = 0
@@ -233,7 +233,7 @@ class Group:
         return due_ms
 
     def set_back(self, seq: int, due_ms: int) -> None:
-        """Let a message wait again that was seized, with no other try, unless it was settled meanwhile."""
+        """Undo `seize`: the message waits again, with no further try, unless it was settled meanwhile."""
         if seq not in self.in_flight:
             return
         del self.in_flight[seq]
@@ -244,7 +244,7 @@ class Group:
         self.reader.wakeups.wake(self.name)
 
     def end_delivery(self, seq: int) -> None:
-        """A message was settled, not by its holder: its delivery is stale if it is in flight."""
+        """End the delivery of a message that was settled, but not by its holder."""
         holder = self.in_flight.pop(seq, None)
         if holder is not None:
             holder.lose(seq)
@@ -273,13 +273,13 @@ class Group:
             known.is_record_head = False
 
     def lose_records(self, segment: Segment) -> None:
-        """Take in that the records in a segment are gone: their contents are only known in memory."""
+        """Note that the records in a segment are lost: their contents are in memory only."""
         for known in self.tracked.values():
             if known.segment is segment:
                 self._lose_record(known)
 
     def first_due_ms(self) -> int:
-        """Return the engine time when the first delayed message is due, 0 if there is none."""
+        """Return the engine time when the first delayed message is due, or 0 if none is delayed."""
         while self._due:
             due_ms, seq = self._due[0]
             known = self.tracked.get(seq)
@@ -289,7 +289,7 @@ class Group:
         return 0
 
     def mature(self, now_ms: int) -> bool:
-        """Make delayed messages ready that are due, some of them if there are many; return whether there were any."""
+        """Make delayed messages that are due ready, at most MATURE_AT_ONCE; return whether there were any."""
         any_due = self.keys is not None and self.keys.mature(now_ms)
         for _ in range(MATURE_AT_ONCE):
             if not self._due or self._due[0][0] > now_ms:
@@ -304,7 +304,7 @@ class Group:
         return any_due
 
     def use_keys(self) -> None:
-        """What the options say of keys has changed."""
+        """Apply changed options for keys."""
         if self.keys is None and self.reader.state.options.fair:
             self.make_keys()
         self.rewind()
@@ -315,7 +315,7 @@ class Group:
             level.enter_new(self, run, messages)
 
     def rewind(self) -> None:
-        """Let the cursors start over, because messages have become pending behind them."""
+        """Start the cursors over, because messages have become pending behind them."""
         for level in self.levels:
             level.rewind(self)
         self._low = 0
@@ -323,7 +323,7 @@ class Group:
             self.keys.rewind()
 
     def lose_run(self, run: Run) -> None:
-        """Leave a run that was taken apart; what is left of it is in other runs."""
+        """Leave a run that other runs have replaced."""
         for level in self.levels:
             level.lose_run(self, run)
 
@@ -358,7 +358,7 @@ class Group:
         return self.level_numbered(run.level_of(seq)) if run is not None else self.level
 
     def level_numbered(self, number: int) -> Level:
-        """Return a level by its number; it is made if there is none."""
+        """Return a level by its number, and make it if there is none."""
         for level in self.levels:
             if level.number == number:
                 return level
@@ -376,9 +376,9 @@ class Group:
     # --- delivery
 
     def take(self, limit: int, is_dead: IsDead, oldest_every: int = 0) -> Taken:
-        """Take the next deliveries, up to `limit`. Each one with the number `oldest_every` is the oldest message.
+        """Take the next deliveries, up to `limit`. With `oldest_every`, every delivery of that number is the oldest.
 
-        They are fewer if messages have to be read from the disk first. That happens in the background, and then the
+        There are fewer if messages have to be read from the disk first. They are read in the background, and then the
         queue has another turn.
         """
         is_fair = self.keys is not None and self.keys.is_fair
@@ -425,14 +425,14 @@ class Group:
         return taken
 
     def _mark(self, level: Level, deliveries: list[Delivery], taken: Taken) -> None:
-        """Take in what was taken of a level."""
+        """Note what was taken of a level."""
         if self.keys is not None and self.keys.passes_over:
             self.keys.note_order(level, deliveries, taken)
         else:
             level.delivered = max(level.delivered, deliveries[-1].message.seq)
 
     def _take_in_turns(self, limit: int, is_dead: IsDead, every: int) -> Taken:
-        """Take deliveries by priority, and each one with the number `every` by age."""
+        """Take deliveries by priority, and one of `every` by age."""
         taken = Taken()
         room = TAKE_BYTES_MAX
         while len(taken.deliveries) < limit and room > 0 and taken.steps > 0 and not taken.is_reading:
@@ -452,7 +452,7 @@ class Group:
     def _take_oldest(self, is_dead: IsDead) -> Taken:
         """Take the message with the lowest seq of all that may be delivered.
 
-        In a fair queue it is one of those that would be next in their priorities.
+        In a fair queue, only the next message of each priority counts.
         """
         taken = Taken()
         levels = list(self.levels)
@@ -482,12 +482,12 @@ class Group:
         return taken
 
     def make_keys(self) -> Keys:
-        """Return the keys of the group, which it has from now on."""
+        """Make and return the keys of the group."""
         self.keys = Keys(self)
         return self.keys
 
     def record_first_try(self, delivery: Delivery, taken: Taken) -> None:
-        """Record that a message was delivered for the first time, where no mark can."""
+        """Record the first delivery of a message that no mark can cover."""
         seq = delivery.message.seq
         known = self.tracked.get(seq)
         if known is None:
@@ -496,7 +496,7 @@ class Group:
             taken.handed.append(TriesRecord(self.name, seq, 1, 1, 0))
 
     def deliver_one(self, message: Message, taken: Taken, is_dead: IsDead) -> None:
-        """Take one message: into the deliveries, or, if it is dead, apart from them."""
+        """Add one message to the deliveries, or to the dead messages."""
         seq = message.seq
         if seq in self.in_flight:  # it is on its way to the dead-letter queue
             return

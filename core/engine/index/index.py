@@ -1,4 +1,4 @@
-"""Which messages are pending in which groups, and where they lie."""
+"""Which messages are pending in which groups, and where they are in the log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from curbstone.core.orders import PRIORITY_DEFAULT, priority_of
 from curbstone.core.values import UNNAMED, Done
 
 DELAYS, EXPIRIES, GROUPS, LEVELS = 1, 2, 4, 8
-"""Traits of messages, as bits: some have a delay, an expiry, name their groups, or have a level of their own."""
+"""Traits of messages, as bits: a delay, an expiry, named groups, a level other than the default."""
 
 _DIGITS = [bytes([ord("1") if byte == level else ord("0") for byte in range(256)]) for level in range(16)]
 """By level, a table that translates the levels of messages to the digits of a mask."""
@@ -54,7 +54,8 @@ class Index:
     ) -> None:
         """`groups_in_use` returns the names of the groups that are needed elsewhere, for example by consumers.
 
-        `when_settled` calls back when everything that was settled so far is on disk. Without it nothing is written.
+        `when_settled(on_done)` calls back when everything that was settled so far is on disk; the default is for code
+        that writes nothing.
         """
         self._state = state
         self._wakeups = wakeups
@@ -69,18 +70,18 @@ class Index:
             self.groups[name] = Group(self.reader, name)
 
     def group(self, name: str, first: int = 0) -> Group:
-        """Return a group, which is made if it does not exist. In a new one nothing is pending below `first`."""
+        """Return a group, and make it if it does not exist. In a new one nothing is pending below `first`."""
         return self.groups.get(name) or self.dynamic_groups.make(name, first)
 
     def replayed(self, name: str) -> Group:
-        """Like `group`, while the log is replayed: nothing is counted yet, so groups are never swept."""
+        """Return a group while the log is replayed, like `group`. No group is swept, because nothing is counted yet."""
         group = self.groups.get(name)
         if group is None:
             group = self.groups[name] = Group(self.reader, name)
         return group
 
     def entitled(self, message: Message) -> Iterable[str]:
-        """Return the names of the groups that see a message."""
+        """Return the names of the groups that are entitled to a message."""
         if message.groups:
             return message.groups
         if not self._state.meta.groups:
@@ -91,7 +92,7 @@ class Index:
         return len(message.groups) or 1 + len(self._state.meta.groups)
 
     def insert_copies(self, copies: list[Message], names: Mapping[int, Iterable[str]], where: CopyBatch) -> None:
-        """Put copies into the index, pending in the groups that `names` has by seq; counts of groups do not change."""
+        """Put copies into the index, pending in the groups in `names`, by seq; the counts of groups do not change."""
         for run in insert_copies(self.reader, self.expiries, copies, names, where):
             for group in self.groups.values():
                 group.lose_run(run)
@@ -99,7 +100,7 @@ class Index:
             self._enter_levels(self.runs.levels)
 
     def revive(self, name: str, copies: list[Message], where: CopyBatch) -> None:
-        """Make messages that were settled in a group ready in it again, with no tries."""
+        """Make messages ready again, with no tries, in a group that has settled them."""
         group = self.group(name)
         names = {message.seq: [name, *self.pending_in(message.seq)] for message in copies}
         self.insert_copies(copies, names, where)
@@ -112,7 +113,7 @@ class Index:
             group.recover(message.seq, 0, 0)
 
     def split(self, copies: list[Message], where: CopyBatch) -> None:
-        """Cut runs: some of their messages were copied, and the others stay in their place."""
+        """Split runs of which some messages were copied; the others stay in their places."""
         names = {message.seq: self.pending_in(message.seq) for message in copies}
         self.insert_copies([message for message in copies if names[message.seq]], names, where)
 
@@ -144,14 +145,14 @@ class Index:
         return any([seq not in group.in_flight and not group.tries_of(seq) for group in groups])
 
     def clear(self, name: str, messages: list[Message]) -> None:
-        """Forget that messages are pending in a group. The caller wakes it, as others may have their places now."""
+        """Forget that messages are pending in a group. The caller wakes it, because others may follow now."""
         group = self.groups.get(name) or self.group(name)
         for message in messages:
             group.in_flight.pop(message.seq, None)
         if group.tracked:
             for message in messages:
                 group.forget(message.seq)
-        if group.keys is not None and len(messages) > 1:  # those that waited for others alternate between the runs
+        if group.keys is not None and len(messages) > 1:  # they may alternate between runs, as some waited for others
             messages = sorted(messages, key=_seq)
         run: Run | None = None
         mask = size = first = last = 0
@@ -183,7 +184,7 @@ class Index:
         self._wakeups.wake(name)
 
     def clear_run(self, group: Group, run: Run, mask: int, size: int) -> None:
-        """Forget that the seqs of `mask`, of `size` bytes, are pending in a group; all are in one run."""
+        """Forget that the messages of `mask`, a mask of one run, with `size` bytes, are pending in a group."""
         before = run.pending(group.name)
         cleared = (before & mask).bit_count()
         group.pends(-cleared)
@@ -198,13 +199,13 @@ class Index:
         self.drop_if_dead(run)
 
     def end_keys(self, group: Group, keys: Keys, seqs: Iterable[int]) -> None:
-        """Messages are no longer pending: once that is on disk, those behind them of the same keys may follow."""
+        """End messages that are no longer pending. Once that is on disk, the next ones of their keys may follow."""
         ended = keys.end(seqs)
         if ended:
             self._when_settled(partial(self._settled, group, keys, ended))
 
     def _settled(self, group: Group, keys: Keys, ended: list[Key], error: CurbstoneError | None) -> None:
-        """Settles are on disk; or writing them has failed, then they are written again."""
+        """Free the places of keys whose settles are on disk. If writing them has failed, they are written again."""
         if error is None:
             for key in ended:
                 keys.free_place(key)
@@ -213,7 +214,7 @@ class Index:
             self._when_settled(partial(self._settled, group, keys, ended))
 
     def clear_below(self, group: Group, seq: int) -> int:
-        """Forget what is pending in a group below `seq`, even what is in flight; return how much that was."""
+        """Forget what is pending in a group below `seq`, even in flight; return how many messages that were."""
         before = group.pending
         self._end_deliveries(group, seq)
         for run in self.runs.between(group.first_pending(seq), seq):
@@ -229,24 +230,24 @@ class Index:
         between the messages in flight.
         """
         before = group.pending
-        held = sorted([each for each in group.in_flight if each < seq])
+        kept = sorted([each for each in group.in_flight if each < seq])
         start = group.first_pending(seq)
         for run in self.runs.between(start, seq):
-            mask = run.pending(group.name) & run.part(0, seq) & ~mask_of(run.first, run.last, held)
+            mask = run.pending(group.name) & run.part(0, seq) & ~mask_of(run.first, run.last, kept)
             for retried in seqs_of(run.first, mask) if group.tracked and mask else ():
                 group.forget(retried)
             if mask:
                 self.clear_run(group, run, mask, run.bytes_of(mask))
-        ranges = [(low + 1, high - low - 1) for low, high in pairwise([start - 1, *held, seq]) if high > low + 1]
+        ranges = [(low + 1, high - low - 1) for low, high in pairwise([start - 1, *kept, seq]) if high > low + 1]
         return before - group.pending, ranges if before > group.pending else []
 
     @staticmethod
     def _end_deliveries(group: Group, seq: int) -> None:
         """Forget tries and delays of a group below `seq`, and what is in flight there."""
-        ended = [held for held in group.in_flight if held < seq]
-        for held in ended:
-            group.end_delivery(held)
-        if ended:  # others may have their place now
+        ended = [each for each in group.in_flight if each < seq]
+        for each in ended:
+            group.end_delivery(each)
+        if ended:  # others may follow now
             group.reader.wakeups.wake(group.name)
         for retried in [retried for retried in group.tracked if retried < seq]:
             group.forget(retried)
@@ -259,10 +260,10 @@ class Index:
     def add(
         self, messages: list[Message], segment: Segment, start: int, end: int, size: int, traits: int, levels: bytes
     ) -> None:
-        """Take in published messages that are on disk now, in one batch; their entries have `size` bytes.
+        """Add published messages that are on disk now, in one batch; their entries have `size` bytes.
 
-        `traits` are what at least one of the messages has; 0 if all are plain. `levels` has the level of each; it is
-        empty if all have the default one.
+        `traits` has the traits that at least one of the messages has; 0 if all are plain. `levels` has the level of
+        each message; it is empty if all have the default level.
         """
         self._state.stats.published += len(messages)
         first = messages[0].seq
@@ -300,21 +301,21 @@ class Index:
             self._delay([message for message in messages if message.delay_ms])
 
     def rank(self, run: Run, first: int, levels: bytes, *, are_new: bool = False) -> None:
-        """Note the levels of consecutive messages of a run, from `first` on; all others are older if they `are_new`."""
+        """Note the levels of consecutive messages of a run, from `first` on. With `are_new` no message is newer."""
         for level in {*levels} - {0}:
             bits = int(levels.translate(_DIGITS[level])[::-1], 2)
             if self.runs.rank(run, level, bits << (first - run.first)):
                 self._enter_levels([level], first if are_new else 0)
 
     def _enter_levels(self, levels: Iterable[int], first: int = 0) -> None:
-        """Have all groups deliver the messages of these levels, which begin at `first` or later."""
+        """Give all groups these levels, whose messages begin at `first` or later."""
         for group in self.groups.values():
             for number in levels:
                 level = group.level_numbered(number)
                 level.cursor = max(level.cursor, first)
 
     def _delay(self, messages: list[Message]) -> None:
-        """Let messages wait that were published with a delay."""
+        """Delay messages that were published with a delay, in all their groups."""
         now_ms, wall_ms = self._state.host.now_ms(), self._state.host.wall_ms()
         for message in messages:
             for name in self.entitled(message):
@@ -328,7 +329,7 @@ class Index:
             group.pends(bits.bit_count())
 
     def settled_of(self, copies: list[Message]) -> dict[str, list[int]]:
-        """Return, by group, the seqs that it has settled, of messages that are copied to the end of the log."""
+        """Return, by group, which of the messages that are copied to the end of the log it has settled."""
         settled: dict[str, list[int]] = {}
         if not self._state.meta.groups and not any([message.groups for message in copies]):
             return settled  # there is only one group, and a message that it has settled is not copied
@@ -341,7 +342,7 @@ class Index:
         return settled
 
     def stored(self, released: list[TriesRecord], segment: Segment) -> None:
-        """Take in that records of tries are on disk, in that segment."""
+        """Note that records of tries are on disk, in `segment`."""
         for item in released:
             group = self.groups.get(item.group)
             if group is not None:  # else all of it is settled
@@ -356,7 +357,7 @@ class Index:
         return settled.group, Reason(settled.reason), seqs
 
     def release_replayed(self, released: TriesRecord) -> list[TriesRecord]:
-        """Give back in memory what the broker's journal releases and the log does not; return what to write to it."""
+        """Requeue in memory what the broker's journal requeues and the log does not; return what to log."""
         written = []
         group = self.group(released.group)
         for seq in range(released.first, released.first + released.span):
@@ -366,7 +367,7 @@ class Index:
         return written
 
     def drop_group(self, name: str) -> list[tuple[int, int]]:
-        """Forget what is pending in a group that is no longer declared; return what to settle, as (first, count)."""
+        """Forget what is pending in a group that is no longer declared; return the (first, count) to settle."""
         group = self.groups[name]
         ranges: list[tuple[int, int]] = []
         for run in list(self.runs):
@@ -402,7 +403,7 @@ class Index:
 
     @property
     def has_unlogged_marks(self) -> bool:
-        """Whether something was delivered that no mark in the log covers yet."""
+        """Whether any delivery is not yet covered by a mark in the log."""
         for group in self.groups.values():
             for level in group.levels:
                 if level.delivered > level.delivered_logged:

@@ -1,8 +1,8 @@
 """The messages of one priority, as one group delivers them: first those that were requeued, then from a cursor on.
 
-All levels of a group walk over the same runs; each run has a mask of the messages of each level. If a run that has to
-be read from the disk has pending messages of other levels, too, only those of this level are read, as a page. So a
-backlog in which priorities are mixed is read once for each level, and no level takes the place of others in memory.
+All levels of a group use the same runs; each run has a mask of the messages of each level. If a run that has to be read
+from the disk also has pending messages of other levels, only the messages of this level are read, as a page. So a
+backlog of mixed priorities is read once for each level, and no level displaces others from memory.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ STEPS_AT_ONCE = 2048
 """How many messages a call of `Group.take` may add to backlogs of keys or remove from them."""
 
 _FEW = 12
-"""So many bits are found one by one faster than by looking at all."""
+"""Up to so many bits, finding them one by one is faster than looking at all."""
 _TRUTH = bytes([byte == ord("1") for byte in range(256)])
 
 IsDead = Callable[[str, Message, int], bool]
-"""(group, message, tries): whether the message must not be delivered any more."""
+"""is_dead(group, message, tries): whether the message must not be delivered any more."""
 
 
 class Taken:
-    """What `Group.take` has taken. All of it counts as delivered."""
+    """The messages that `Group.take` has taken. All of them count as delivered."""
 
     __slots__ = ("dead", "deliveries", "handed", "is_reading", "steps")
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
         self.is_reading = False
-        """Whether the next message is being read from the disk. Those of lower priorities wait for it, too."""
+        """Whether the next message is being read from the disk. Messages of lower priorities also wait for it."""
         self.dead: list[Delivery] = []
         """Dead messages, which are to be ended instead of delivered."""
         self.handed: list[TriesRecord] = []
-        """Records for the log, of deliveries that were not the first: their tries as they would stand after a crash."""
+        """Records of deliveries that were not the first, with the tries as they are to be after a crash."""
         self.steps = STEPS_AT_ONCE
         """How many more messages may be added to backlogs or removed from them; at 0, another call continues."""
 
@@ -62,15 +62,15 @@ class Level:
         self.number = number
         """0 for the default priority, else the priority plus 1."""
         self.pending = 0
-        """How many of its messages are pending; not counted for the default priority."""
+        """The number of its pending messages; not counted for the default priority."""
         self.cursor = first
-        """The first seq that the group has not looked at yet."""
+        """The first seq that has not been looked at."""
         self.rewound = 0
         """Where the cursor was before it was rewound, or 0. Messages below this seq may be in flight already."""
         self.run: Run | None = None
         """The run that the cursor is in."""
         self.returned: list[int] = []
-        """A heap of seqs behind the cursor that are ready again. Some may have been settled meanwhile."""
+        """A heap of seqs that the cursor has passed and that are ready again. Some may have been settled meanwhile."""
         self.delivered = 0
         """The highest seq that was ever delivered."""
         self.delivered_logged = 0
@@ -78,7 +78,7 @@ class Level:
         self.recovered = 0
         """Messages up to this seq may have been delivered before the restart."""
         self._page: Page | None = None
-        """Its messages in `run`, if only they were read."""
+        """Its messages in `run`, if only these were read."""
         self._is_loading = False
         self.stuck_at = -1
         """`Keys.freed` when the cursor stopped because no more messages could wait for their keys; else -1."""
@@ -92,7 +92,7 @@ class Level:
         self.returned.clear()
 
     def lose_run(self, group: Group, run: Run) -> None:
-        """Leave a run that was taken apart; what is left of it is in other runs."""
+        """Leave a run that other runs have replaced."""
         if self.run is run:
             self._drop_page(group)
             self.run = None
@@ -158,7 +158,7 @@ class Level:
     def take_fresh(self, group: Group, taken: Taken, limit: int, is_dead: IsDead, before: int = 0) -> bool:
         """Take messages from the cursor on, within one run, and if `before` is not 0, only below that seq.
 
-        Return False at the end, or if the run must be loaded.
+        Return False at the end, or if the run must be loaded first.
         """
         if self.stuck_at >= 0 and group.keys is not None and self.stuck_at == group.keys.freed:
             return False  # before a run is read for it
@@ -228,9 +228,9 @@ class Level:
         is_keyed: bool,
         is_new: bool,
     ) -> bool:
-        """Take messages from the cursor on, one by one; return whether that was all.
+        """Take messages from the cursor on, one by one; return whether all were taken.
 
-        With `is_new` none of them was delivered before.
+        `is_new`: none of them was delivered before.
         """
         keys = group.keys or group.make_keys() if is_keyed else None
         deliveries, start = taken.deliveries, self.cursor
@@ -264,7 +264,7 @@ class Level:
             pass
 
     def enter_new(self, group: Group, run: Run, messages: list[Message]) -> None:
-        """Enter messages that were just added to a run, if all before them are."""
+        """Add messages that were just added to a run to the backlogs of their keys, if all before them are there."""
         first = messages[0].seq
         if 0 < group.reader.runs.next_pending(group.name, self.number, self.cursor) < first:
             return
@@ -284,9 +284,9 @@ class Level:
     # --- what is in memory
 
     def _move(self, group: Group, run: Run | None) -> None:
-        """Let the cursor enter a run. The messages of the run that it leaves are removed from memory.
+        """Move the cursor to a run. Remove the messages of the run that it leaves from memory.
 
-        They stay if some wait for others of their keys, or if other levels have yet to deliver some. Else they are
+        They stay if some wait for others of their keys, or if other levels have yet to deliver some. Otherwise they are
         read again if the cursor returns.
         """
         left, waited = self.run, self._waited

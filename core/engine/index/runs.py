@@ -1,9 +1,9 @@
-"""Where the messages are, and which of them are still pending: about a bit per message.
+"""Where the messages are, and which of them are pending, in about a bit for each message.
 
-A run is a stretch of sequence numbers whose messages lie near each other in one segment. Runs never overlap in seq, so
-the index is a sorted list. For each group a run keeps a bit mask of the seqs that are pending in it: the group is
-entitled to the message and has not settled it. A run in which nothing is pending is dropped. One message is found by
-bisecting to its run and reading the run's stretch of the file.
+A run is a range of seqs whose messages are near each other in one segment. Runs never overlap in seq, so the index is a
+sorted list. For each group a run has a bit mask of the seqs that are pending in the group: the group is entitled to the
+message and has not settled it. A run without pending messages is dropped. To find a message, bisect to its run and read
+the run's part of the file.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ RUN_BYTES_MAX = 64 * 1024
 RUN_SPAN_MAX = 2048
 
 _NO_LEVELS: dict[int, int] = {}
-"""Thousands of queues have no messages with a priority; they share this."""
+"""Shared by queues without messages that have a priority."""
 
 
 class Run:
-    """The pending messages of seqs `first` to `last`, which lie in `segment` between `offset` and `end`."""
+    """The pending messages of seqs `first` to `last`, which are in `segment` between `offset` and `end`."""
 
     __slots__ = (
         "bits", "bytes_live", "end", "expires_ms", "first", "is_indexed", "is_keyed", "last", "levels", "messages",
@@ -38,9 +38,9 @@ class Run:
         self.named: dict[str, int] | None = None
         """Masks of the seqs pending in named groups, or None if there are none."""
         self.levels: dict[int, int] | None = None
-        """By level, the mask of the messages that have it; they may be settled. None if all have the default one."""
+        """By level, the mask of its messages, which may be settled. None if all have the default level."""
         self.ranked = 0
-        """All masks of `levels` together."""
+        """The union of the masks in `levels`."""
         self.naming = 0
         """The mask of the messages that name their groups; they may be settled."""
         self.time_ms = 0
@@ -76,14 +76,14 @@ class Run:
             self.named.pop(group, None)
 
     def rank(self, level: int, bits: int) -> None:
-        """Note that the messages of a mask have a level, which is not the default one."""
+        """Note that the messages of a mask have a level other than the default."""
         if self.levels is None:
             self.levels = {}
         self.levels[level] = self.levels.get(level, 0) | bits
         self.ranked |= bits
 
     def of_level(self, level: int, bits: int) -> int:
-        """Return those of a mask that have a level."""
+        """Return the part of a mask whose messages have a level."""
         if level:
             return bits & self.levels.get(level, 0) if self.levels is not None else 0
         return bits & ~self.ranked
@@ -114,7 +114,7 @@ class Run:
         return (1 << high) - (1 << low) if low < high else 0
 
     def bytes_of(self, bits: int) -> int:
-        """Return about how many bytes the entries of these live messages have."""
+        """Return an estimate of the bytes of the entries of these live messages."""
         live = self.live().bit_count()
         return self.bytes_live * bits.bit_count() // live if live else 0
 
@@ -129,7 +129,7 @@ class Page:
 
     def __init__(self, messages: list[Message | None], bits: int) -> None:
         self.messages: list[Message | None] | None = messages
-        """At index seq - first of the run; None if it is not in the page. No list once it is forgotten."""
+        """At index seq - first of the run; None for messages outside of the page. None once the page is forgotten."""
         self.bits = bits
         """The mask of its messages."""
 
@@ -147,7 +147,7 @@ class Runs:
         self.any_expires = False
         """Whether any message of the queue ever had an expiry."""
         self.levels = _NO_LEVELS
-        """By level other than the default, the last seq that had it. Empty if no message in the index has one."""
+        """By level other than the default, the last seq that had it. Empty if all messages have the default level."""
 
     @property
     def oldest_ms(self) -> int:
@@ -166,7 +166,7 @@ class Runs:
         return iter(self._runs)
 
     def at_or_after(self, seq: int) -> Run | None:
-        """Return the run that holds `seq`; if there is none, the next one after it, or None."""
+        """Return the run with `seq`; if there is none, the next run after it, or None."""
         index = bisect_right(self._firsts, seq) - 1
         if index >= 0 and seq <= self._runs[index].last:
             return self._runs[index]
@@ -180,7 +180,7 @@ class Runs:
         return run if seq <= run.last else None
 
     def find_pending(self, group: str, seq: int) -> Run | None:
-        """Return the run that holds `seq` if the message is pending in a group, else None."""
+        """Return the run with `seq` if the message is pending in a group, else None."""
         run = self.find(seq)
         return run if run is not None and run.is_pending(group, seq) else None
 
@@ -262,7 +262,7 @@ class Runs:
         self.bytes_live += size
 
     def move(self, run: Run, segment: Segment, offset: int, end: int, size: int) -> None:
-        """Give a run another place: its live messages, of `size` bytes, were copied there."""
+        """Change the place of a run, whose live messages, of `size` bytes, were copied there."""
         assert run.is_indexed and run.segment.runs > 0
         run.segment.runs -= 1
         segment.runs += 1
@@ -271,7 +271,7 @@ class Runs:
         run.bytes_live = size
 
     def insert(self, run: Run) -> None:
-        """Add a run at its place in the order. Copies that are not behind all others need that; see `copies`."""
+        """Add a run at its place in the order, for copies that are not behind all others; see `copies`."""
         index = bisect_right(self._firsts, run.first)
         assert not index or self._runs[index - 1].last < run.first, "runs do not overlap"
         assert index == len(self._runs) or run.last < self._runs[index].first, "runs do not overlap"
@@ -286,7 +286,7 @@ class Runs:
 
 
 def mask_of(first: int, last: int, seqs: Sequence[int]) -> int:
-    """Return a mask that starts at `first` of the `seqs`, in ascending order, that are in `first` to `last`."""
+    """Return the mask, starting at `first`, of those `seqs` (in ascending order) that are in `first` to `last`."""
     mask = 0
     for place in range(bisect_left(seqs, first), bisect_right(seqs, last)):
         mask |= 1 << (seqs[place] - first)
@@ -302,7 +302,7 @@ def seqs_of(first: int, bits: int) -> Iterator[int]:
 
 
 def ranges_of(first: int, bits: int) -> list[tuple[int, int]]:
-    """Return the stretches of consecutive seqs, as (first, count), of a mask that starts at `first`."""
+    """Return the ranges of consecutive seqs, as (first, count), in a mask that starts at `first`."""
     ranges = []
     while bits:
         skip = (bits & -bits).bit_length() - 1
