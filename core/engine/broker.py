@@ -189,10 +189,9 @@ class Broker:
             queue.damaged.append(
                 f"it gets all messages to {event}, as the filter of its binding is not understood: {text}"
             )
-        replay = Replay(queue.parts)
-        if not replay.run():
-            # There is no log that can be read, for example because a crash came during the creation.
-            queue.log.recovered([queue.log.create(queue.state.next_seq, replay.first_number)], replay.first_number)
+        first_number = Replay(queue.parts).run()
+        if first_number is not None:  # for example because a crash came during the creation
+            queue.log.recovered([queue.log.create(queue.state.next_seq, first_number)], first_number)
             self.disk.sync_dir(directory)
         earlier = self._queues.get(meta.name)
         if earlier is None or self._resolve_twin(queue, earlier):

@@ -70,7 +70,8 @@ class DryRecovery:
         index = Index(state, wakeups, log)
         found = Revived()
         with _quiet():
-            if Replay(Parts(state, wakeups, log, index, Facts(state, log.room), WriteQueue(wakeups))).run():
+            parts = Parts(state, wakeups, log, index, Facts(state, log.room), WriteQueue(wakeups))
+            if Replay(parts).run() is None:
                 log.close()
         self.highest_tx = max(self.highest_tx, log.tx)
         for part in self._recorded.get(uid, ()):

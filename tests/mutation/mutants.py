@@ -117,8 +117,10 @@ def _change(function: ast.FunctionDef, number: int, kind: str) -> None:
 
 def _is_statement(node: ast.AST) -> bool:
     """Return whether a statement can be left out: calls, and changes of what outlives the function."""
-    if isinstance(node, ast.Expr):
-        return isinstance(node.value, ast.Call)
+    if isinstance(
+        node, ast.Expr
+    ):  # without `super()` the code would lack its cell, and could not replace the function's
+        return isinstance(node.value, ast.Call) and not ast.unparse(node).startswith("super()")
     if isinstance(node, ast.AugAssign):
         return isinstance(node.target, ast.Attribute)
     return isinstance(node, ast.Assign) and all(isinstance(each, ast.Attribute) for each in node.targets)

@@ -1,7 +1,7 @@
 """Mutation testing of the engine's commit, cap, recovery and delivery: `python -m tests.mutation.run [MODULE...]`.
 
-Each mutant runs in a process of its own, which is forked from one that has imported everything: some simulated
-histories first, then the unit tests of the module, until something notices. `score.json` beside this file says how
+Each mutant runs in a process of its own, which is forked from one that has imported everything: the unit tests of the
+module first, then some simulated histories, until something notices. `score.json` beside this file says how
 many mutants a module has, and what became of each one that was tried; it is saved after each mutant. A run continues
 where the last one has stopped, for CURBSTONE_MUTATION_SECONDS (600) of CPU time, with one process at a time. It tries
 again mutants that survived without an explanation and a few that were noticed, and then new ones, in an order in which
@@ -13,8 +13,7 @@ A mutant that changes nothing that is promised has a reason in `explained.json`,
 
 from __future__ import annotations
 
-import contextlib
-import io
+import gc
 import json
 import logging
 import os
@@ -45,12 +44,16 @@ TESTS = {
     f"{ENGINE}.log.commit": "commit recovery/test_damage.py",
     f"{ENGINE}.log.log": "commit log recovery/test_damage.py index/test_reader.py",
     f"{ENGINE}.log.room": "commit log staging",
-    f"{ENGINE}.recovery.chain": "recovery/test_headers.py test_directories.py recovery",
-    f"{ENGINE}.recovery.replay": "recovery/test_headers.py delivery/test_acks.py recovery facts reader/test_groups.py",
-    f"{ENGINE}.delivery.acks": "delivery test_private.py",
-    f"{ENGINE}.delivery.leases": "delivery",
-    f"{ENGINE}.delivery.requeue": "delivery",
-    f"{ENGINE}.delivery.dead_letters": "delivery",
+    f"{ENGINE}.recovery.chain": "recovery/test_headers.py recovery/test_damage.py recovery/test_broken_files.py"
+    " recovery/test_replay.py test_directories.py recovery/test_golden.py recovery/test_copies.py",
+    f"{ENGINE}.recovery.replay": "recovery/test_replay.py recovery/test_headers.py delivery/test_acks.py"
+    " recovery/test_damage.py recovery/test_golden.py recovery/test_batches.py delivery/test_priority.py"
+    " delivery/test_times.py index/test_dynamic_groups.py commit/test_changed_cap.py commit/test_cap_after_cut.py"
+    " commit/test_full_disk.py reader/test_groups.py recovery/test_broken_files.py facts",
+    f"{ENGINE}.delivery.acks": "delivery/test_acks.py test_private.py delivery",
+    f"{ENGINE}.delivery.leases": "delivery/test_leases.py delivery",
+    f"{ENGINE}.delivery.requeue": "delivery/test_acks.py delivery/test_times.py test_transactions.py delivery",
+    f"{ENGINE}.delivery.dead_letters": "delivery/test_dead_letters.py delivery/test_acks.py delivery",
     "curbstone.core.wal.replay": "recovery",
     "curbstone.core.wal.sync_group": "recovery/test_redo.py commit",
 }
@@ -74,7 +77,39 @@ class OfModule(TypedDict):
 Score = dict[str, OfModule]
 
 
-def try_out(mutant: Mutant | None, *tests: str) -> str:
+class ForkedTests:
+    """A plugin of pytest that does `work` where the tests that were collected would run; see `fail`."""
+
+    def __init__(self, work: Callable[[ForkedTests], None]) -> None:
+        self._work = work
+        self._session: pytest.Session | None = None
+
+    def do_work(self, tests: list[str]) -> None:
+        """Collect tests and do the work."""
+        options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:randomly", "--no-header"]
+        status = pytest.main([*options, *(str(CORE / each) for each in tests)], plugins=[self])
+        assert status == pytest.ExitCode.OK, f"pytest ended with {status!r}"
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        assert session.items and not session.testsfailed
+        self._session = session
+        gc.freeze()
+        self._work(self)
+        return True
+
+    def fail(self) -> bool:
+        """Run the tests up to the first that fails; return whether one does."""
+        session = self._session
+        assert session is not None
+        for item, following in zip(session.items, [*session.items[1:], None], strict=True):
+            session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.testsfailed:
+                return True
+        return False
+
+
+def try_out(mutant: Mutant | None, tests: ForkedTests) -> str:
     """Return whether anything notices a mutant, in a process of its own; None is the engine as it is."""
     pid = os.fork()
     if pid == 0:
@@ -91,7 +126,7 @@ def try_out(mutant: Mutant | None, *tests: str) -> str:
                         mutant.apply()
                 except BaseException:
                     os._exit(NOT_APPLIED)
-                noticed = _is_noticed(tests)
+                noticed = tests.fail() or _histories_fail()
         finally:
             os._exit(noticed)
     _, status = os.waitpid(pid, 0)
@@ -99,14 +134,11 @@ def try_out(mutant: Mutant | None, *tests: str) -> str:
     return NOTICED if status else SURVIVED
 
 
-def _is_noticed(tests: tuple[str, ...]) -> bool:
+def _histories_fail() -> bool:
     logging.getLogger("curbstone").setLevel(logging.CRITICAL + 1)
     for seed, focus in HISTORIES:
         Run(seed, faults=seed % 2 == 1, focus=focus).run()  # raises if it notices
-    logging.getLogger("curbstone").setLevel(logging.NOTSET)
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--no-header"]
-    with contextlib.redirect_stdout(io.StringIO()):
-        return pytest.main([*options, *(str(CORE / each) for each in tests)]) != 0
+    return False
 
 
 def share(tried: dict[str, str], explained: dict[str, str]) -> float:
@@ -122,44 +154,53 @@ def load(path: Path) -> Any:
 def save(score: Score, explained: dict[str, dict[str, str]]) -> None:
     """Write the score, with the mutants of a module in order, so that a difference can be read; and its sums."""
     sums = {"mutants": 0, NOTICED: 0, "explained": 0, "unexplained": 0}
-    for module, of_module in score.items():
-        of_module["tried"] = dict(sorted(of_module["tried"].items()))
+    ordered: Score = {}
+    for module, of_module in sorted(score.items()):
+        ordered[module] = {"mutants": of_module["mutants"], "tried": dict(sorted(of_module["tried"].items()))}
         sums["mutants"] += of_module["mutants"]
         for name, fate in of_module["tried"].items():
             is_explained = name in explained.get(module, {})
             sums[NOTICED if fate == NOTICED else "explained" if is_explained else "unexplained"] += 1
     whole = SCORE.with_suffix(".new")
-    whole.write_text(json.dumps(dict(sorted(score.items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    whole.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     whole.replace(SCORE)
     record("mutation", sums, is_sum=True)
 
 
-def run_module(
-    module: str, of_module: OfModule, explained: dict[str, str], seconds: float, save_now: Callable[[], None]
+def try_mutants(
+    module: str, of_module: OfModule, again: list[str], seconds: float, save_now: Callable[[], None]
 ) -> list[str]:
-    """Try mutants of a module, record what became of them, and return those that are not noticed any more."""
+    """Try mutants of a module, `again` first, and record their fates; return those that are not noticed any more."""
     mutants = {mutant.name: mutant for mutant in mutants_of(module)}
     tried = of_module["tried"]
-    of_module["mutants"] = len(mutants)
-    for name in [name for name in tried if name not in mutants]:
-        del tried[name]  # the text that it changed is gone
-    again = [name for name, fate in tried.items() if fate == SURVIVED and name not in explained]
-    noticed = [name for name, fate in tried.items() if fate == NOTICED]
-    again += Random().sample(noticed, min(NOTICED_AGAIN, len(noticed)))
     new = [name for name in evenly_spread(list(mutants)) if name not in tried]
-    assert try_out(None, *TESTS[module].split()) == SURVIVED, f"the tests of {module} fail without a mutant"
     lost = []
-    began = _cpu_s()
-    for name in [*again, *new]:
-        if _cpu_s() - began > seconds:
-            break
-        fate = try_out(mutants[name], *TESTS[module].split())
-        if fate == SURVIVED and tried.get(name) == NOTICED:
-            lost.append(name)
-        tried[name] = fate
-        save_now()
-        print(f"{fate:8} {module.rpartition('.')[2]}.{name}", flush=True)
+
+    def work(tests: ForkedTests) -> None:
+        assert try_out(None, tests) == SURVIVED, f"the tests of {module} fail without a mutant"
+        began = _cpu_s()
+        for name in [*again, *new]:
+            if _cpu_s() - began > seconds:
+                break
+            fate = try_out(mutants[name], tests)
+            if fate == SURVIVED and tried.get(name) == NOTICED:
+                lost.append(name)
+            tried[name] = fate
+            save_now()
+            print(f"{fate:8} {module.rpartition('.')[2]}.{name}", flush=True)
+
+    ForkedTests(work).do_work(TESTS[module].split())
     return lost
+
+
+def to_try_again(module: str, of_module: OfModule, explained: dict[str, str]) -> list[str]:
+    """Return tried mutants that survived without an explanation and some of the others; forget those that are gone."""
+    names = {mutant.name for mutant in mutants_of(module)}
+    of_module["mutants"] = len(names)
+    of_module["tried"] = {name: fate for name, fate in of_module["tried"].items() if name in names}
+    survivors = [name for name, fate in of_module["tried"].items() if fate == SURVIVED and name not in explained]
+    noticed = [name for name, fate in of_module["tried"].items() if fate == NOTICED]
+    return [*survivors, *Random().sample(noticed, min(NOTICED_AGAIN, len(noticed)))]
 
 
 def evenly_spread(names: list[str]) -> list[str]:
@@ -186,9 +227,11 @@ def main() -> int:
     failed = []
     for module in modules:
         of_module = score.setdefault(module, {"mutants": 0, "tried": {}})
-        tried, reasons = of_module["tried"], explained.get(module, {})
-        lost = run_module(module, of_module, reasons, seconds, lambda: save(score, explained))
+        reasons = explained.get(module, {})
+        again = to_try_again(module, of_module, reasons)
+        lost = try_mutants(module, of_module, again, seconds, lambda: save(score, explained))
         save(score, explained)
+        tried = of_module["tried"]
         survivors = [name for name, fate in tried.items() if fate == SURVIVED and name not in reasons]
         figures = f"{len(tried)} of {of_module['mutants']} tried, {share(tried, reasons):.1%} noticed"
         print(f"{module}: {figures}, {len(survivors)} to be explained")

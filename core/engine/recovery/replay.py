@@ -44,11 +44,9 @@ class Replay:
         """By group and level, up to which seq messages may have been delivered."""
         self._log_start = 1
         self._damage: list[tuple[int, str]] = []
-        self.first_number = 1
-        """The number for the first segment, if there is no log."""
 
-    def run(self) -> bool:
-        """Recover the queue from its directory; return False if there is no log that can be read."""
+    def run(self) -> int | None:
+        """Recover the queue from its directory; return the number to begin its log with if none can be read."""
         log = self._log
         chain = find_chain(log.disk, log.directory, log.uid)
         self._damage += chain.damage
@@ -59,9 +57,8 @@ class Replay:
             self._remove(chain.trash)
             self._set_aside(chain)
             self._report_damage()
-            self.first_number = chain.newest_number + 1
             self._state.report(f"{log.directory}: there is no log that can be read; it begins anew")
-            return False
+            return chain.newest_number + 1
         last_batch = 0
         for segment, header in chain.segments:
             if header is None:
@@ -77,7 +74,7 @@ class Replay:
         self._state.next_seq += chain.hidden
         log.next_batch = max([last_batch + 1, *self._state.meta.since.values()])
         self._finish(chain)
-        return True
+        return None
 
     def _sort_out(self, chain: Chain) -> None:
         """Decide about strays, and take no seq again that files outside of the log have."""
@@ -169,7 +166,7 @@ class Replay:
             kept.add(aside)
         if chain.aside:
             disk.sync_dir(log.directory)
-        log.room.set_aside(sum([file_bytes(disk, path) for path in sorted(kept)]) - log.room.aside_bytes)
+        log.room.set_aside(sum([file_bytes(disk, path) for path in sorted(kept)]))
         if RESERVE_NAME in chain.names:
             log.reserve = file_bytes(disk, reserve_path(log.directory))
 

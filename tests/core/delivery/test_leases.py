@@ -6,11 +6,11 @@ import pytest
 
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.delivery.pull import LEASE_BYTES_MAX
-from curbstone.core.errors import CurbstoneError
+from curbstone.core.errors import CurbstoneError, NoSuchQueue, Unavailable
 from curbstone.core.message import Delivery
 from curbstone.core.options import MIB
 from curbstone.core.values import Lease, Outcome
-from tests.kit.lab import Lab, Peer, numbered
+from tests.kit.lab import Lab, Peer, message, numbered
 
 
 def settle(lab: Lab, queue: LocalQueue, tokens: list[str], outcome: Outcome = Outcome.ACK, **how: object) -> object:
@@ -89,6 +89,76 @@ def test_rejected_lease_is_dead_lettered_before_the_answer(lab: Lab) -> None:
     lab.restart("power")
     dead = next(queue for queue in lab.broker.queues() if queue.name.queue == "dead")
     assert answers == [(None, 2, [])] and sorted(lab.bodies(dead)) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ACK, Outcome.NACK, Outcome.REJECT])
+def test_leases_are_not_settled_while_the_queue_cannot_write(lab: Lab, queue: LocalQueue, outcome: Outcome) -> None:
+    lab.publish(queue, "a")
+    (lease,) = lab.lease(queue)
+    lab.disk.eio_chance = 1.0
+    while not queue.state.write_failure:
+        lab.publish_answers(queue, [message("refused")])
+    error, settled, stale = lab.answer(lambda done: queue.settle_leases([lease.token], outcome, done))
+    assert isinstance(error, Unavailable) and (settled, stale) == (0, [])
+    assert queue.counts()[:3] == (0, 1, 0)
+    lab.disk.eio_chance = 0
+    lab.pass_time(2000)
+    assert settle(lab, queue, [lease.token], outcome) == (None, 1, [])
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ACK, Outcome.NACK])
+def test_failed_commit_of_settled_leases_counts_none(lab: Lab, queue: LocalQueue, outcome: Outcome) -> None:
+    lab.publish(queue, "a")
+    (lease,) = lab.lease(queue)
+    lab.disk.eio_chance = 1.0
+    error, settled, stale = lab.answer(lambda done: queue.settle_leases([lease.token, "junk"], outcome, done))
+    assert isinstance(error, Unavailable) and (settled, stale) == (0, ["junk"])
+
+
+def test_leases_of_a_deleted_queue_are_refused(lab: Lab, queue: LocalQueue) -> None:
+    lab.publish(queue, "a")
+    (lease,) = lab.lease(queue)
+    lab.broker.delete(queue.name, lambda _: None)
+    error, settled, stale = lab.answer(lambda done: queue.settle_leases([lease.token], Outcome.ACK, done))
+    assert isinstance(error, NoSuchQueue) and (settled, stale) == (0, [])
+    assert len(queue.leases) == 0 and queue.leases.next_due_ms is None
+
+
+def test_leases_of_another_owner_are_stale(lab: Lab, queue: LocalQueue) -> None:
+    lab.publish(queue, "a")
+    given: list[list[Lease]] = []
+    queue.lease(1, 60_000, given.append, owner="me")  # type: ignore[arg-type]
+    lab.settle()
+    token = given[0][0].token
+    assert settle(lab, queue, [token], owner="you") == (None, 0, [token])
+    assert lab.answer(lambda done: queue.extend([token], 10, done, owner="you")) == (None, [token])
+    lab.pass_time(10)
+    assert queue.counts().wip == 1
+    assert settle(lab, queue, [token], owner="me") == (None, 1, [])
+
+
+def test_a_lease_begins_when_it_is_given(lab: Lab, queue: LocalQueue) -> None:
+    lab.publish(queue, "a")
+    lab.pass_time(5000)
+    (lease,) = lab.lease(queue, ms=1000)
+    assert lease.delivery.handed_ms == lab.host.now_ms() == lease.expires_ms - 1000
+
+
+@pytest.mark.parametrize("how", ["settled", "given back", "run out"])
+def test_ended_leases_are_no_longer_among_those_of_the_server(lab: Lab, queue: LocalQueue, how: str) -> None:
+    lab.publish(queue, "a")
+    (lease,) = lab.lease(queue, ms=1000)
+    assert lab.broker.leased.queue_of(lease.token) == queue.name
+    if how == "settled":
+        settle(lab, queue, [lease.token])
+    elif how == "given back":
+        queue.give_back([lease])
+    else:
+        lab.pass_time(1000)
+    assert lab.broker.leased.queue_of(lease.token) is None
+    queue.give_back([lease])  # has no effect
+    lab.settle()
+    assert queue.counts()[:3] == (int(how != "settled"), 0, 0)
 
 
 def test_settling_no_lease_is_answered(lab: Lab) -> None:

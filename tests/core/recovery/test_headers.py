@@ -102,7 +102,12 @@ def cut_behind_its_first_commit(lab: Lab, path: str) -> None:
     del data[SEGMENT_BYTES + header.length :]
 
 
-@pytest.mark.parametrize("harm", [lose_header, cut_behind_its_first_commit])
+def lose_all(lab: Lab, path: str) -> None:
+    data = lab.disk.names[path].cache
+    data[:] = Random(1).randbytes(len(data))
+
+
+@pytest.mark.parametrize("harm", [lose_header, cut_behind_its_first_commit, lose_all])
 def test_a_segment_that_lost_its_header_or_end_is_kept_for_repair(lab: Lab, harm: Callable[[Lab, str], None]) -> None:
     queue = filled(lab)
     path = queue.log.segments[0].path
@@ -117,7 +122,9 @@ def test_a_segment_that_lost_its_header_or_end_is_kept_for_repair(lab: Lab, harm
     assert path not in lab.disk.names and path.replace(".seg", ".bad") in lab.disk.names
 
 
-def test_the_only_segment_is_kept_if_it_has_the_name_of_another(lab: Lab, queue: LocalQueue) -> None:
+def test_the_only_segment_is_kept_if_it_has_the_name_of_another(
+    lab: Lab, queue: LocalQueue, caplog: pytest.LogCaptureFixture
+) -> None:
     lab.publish(queue, *numbered(3))
     path = segment_path(queue.log.directory, 3)
     names = lab.disk.names
@@ -127,7 +134,8 @@ def test_the_only_segment_is_kept_if_it_has_the_name_of_another(lab: Lab, queue:
     queue = lab.reopened(queue)
     assert queue.damaged == [f"{path} has the header of segment 1; it is set aside"]
     assert numbered(3)[2] in lab.disk.names[path.replace(".seg", ".bad")].cache
-    assert lab.publish(queue, "next") == [4]
+    assert f"{queue.log.directory}: there is no log that can be read; it begins anew" in caplog.text
+    assert lab.publish(queue, "next") == [4] and queue.log.active.number == 4
 
 
 def recycled(lab: Lab, queue: LocalQueue) -> bytes:

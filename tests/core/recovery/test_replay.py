@@ -1,0 +1,113 @@
+"""What a start restores besides messages: counts, sizes, numbers and names of files; and what it reports."""
+
+from __future__ import annotations
+
+import logging
+from random import Random
+
+import pytest
+
+from curbstone.core.admin.queue import LocalQueue
+from curbstone.core.engine.log.format import SEGMENT_BYTES
+from tests.core.recovery.test_headers import filled, lose_header, put_file
+from tests.kit.lab import Lab, Peer, numbered
+from tests.kit.room_check import check_room
+
+
+def kept_bytes(lab: Lab) -> int:
+    return sum(len(inode.cache) for path, inode in lab.disk.names.items() if path.endswith(".bad"))
+
+
+def test_numbers_of_commits_and_sizes_of_the_backlog_are_the_same_after_a_start(lab: Lab) -> None:
+    queue = filled(lab)
+    Peer(lab, queue).ack(2, 3, 5, 20, 21)
+    before = queue.log.next_batch, queue.index.runs.bytes_live, queue.counts().oldest_ms, queue.state.next_seq
+    lab.restart("kill")
+    queue = lab.reopened(queue)
+    after = queue.log.next_batch, queue.index.runs.bytes_live, queue.counts().oldest_ms, queue.state.next_seq
+    assert after == before
+    check_room(queue)
+
+
+def test_a_sealed_segment_is_cut_to_its_contents_again(lab: Lab) -> None:
+    """Else its file would take room that the queue does not count, or counts without need."""
+    queue = filled(lab)
+    segment = queue.log.segments[1]
+    size = segment.end
+    assert segment.size == size == len(lab.disk.names[segment.path].cache)
+    lab.disk.names[segment.path].cache += bytes(1000)
+    lab.restart("kill")
+    queue = lab.reopened(queue)
+    inode = lab.disk.names[segment.path]
+    assert len(inode.cache) == inode.most_bytes == queue.log.segments[1].size == size
+    assert not queue.damaged
+    check_room(queue)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_each_missing_segment_is_reported_also_the_first(lab: Lab, index: int) -> None:
+    queue = filled(lab)
+    before = lab.bodies(queue)
+    del lab.disk.names[queue.log.segments[index].path]
+    lab.restart("kill")
+    queue = lab.reopened(queue)
+    assert queue.damaged == [f"{queue.log.directory}: segment {index + 1} is missing"]
+    assert set(lab.bodies(queue)) < set(before)
+
+
+def test_damage_is_in_the_log_of_the_server(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    queue = filled(lab)
+    lab.disk.names[queue.log.segments[0].path].cache[SEGMENT_BYTES + 100] ^= 1
+    with caplog.at_level(logging.ERROR, "curbstone.core"):
+        lab.restart("kill")
+    (text,) = lab.reopened(queue).damaged
+    assert f"damaged: {text}" in caplog.text
+
+
+def test_segments_of_one_number_are_set_aside_under_different_names_and_their_room_is_counted(lab: Lab) -> None:
+    queue = filled(lab)
+    path = f"{queue.log.directory}/0000000090.seg"
+    noise = [Random(seed).randbytes(2000 + seed) for seed in range(3)]
+    names = [path.replace(".seg", f"{x}.bad") for x in ("", "x", "xx")]
+    for turn, data in enumerate(noise):
+        put_file(lab, path, data)
+        lab.restart("kill")
+        queue = lab.reopened(queue)
+        assert [bytes(lab.disk.names[name].cache) for name in names[: turn + 1]] == noise[: turn + 1]
+        assert path not in lab.disk.names
+        assert queue.log.room.aside_bytes == kept_bytes(lab) == sum(map(len, noise[: turn + 1]))
+        check_room(queue)
+
+
+def test_file_of_a_first_segment_that_was_never_begun_is_removed(lab: Lab, queue: LocalQueue) -> None:
+    path = queue.log.active.path
+    inode = lab.disk.names[path]
+    inode.cache[:] = inode.durable[:] = bytes(len(inode.cache))
+    lab.restart("kill")
+    queue = lab.reopened(queue)
+    assert path not in lab.disk.names and not queue.damaged
+    assert lab.publish(queue, "first") == [1]
+    lab.restart("power")
+    assert lab.bodies(lab.reopened(queue)) == [b"first"]
+
+
+def test_id_of_a_copied_message_is_not_used_again_although_no_header_is_left(lab: Lab) -> None:
+    queue = filled(lab)
+    last = queue.state.next_seq - 1
+    peer = Peer(lab, queue)
+    peer.consumer.hold()
+    peer.ack(*range(2, last + 1))
+    newest = queue.log.active.number
+    while queue.log.segments[0].number <= newest:  # only tries of the first message are written
+        peer.nack(1)
+        peer.consumer.resume()
+        lab.settle()
+        peer.consumer.hold()
+    paths = [segment.path for segment in queue.log.segments]
+    lab.broker.disk.catch_up()
+    for path in paths:
+        lose_header(lab, path)
+    lab.restart("kill")
+    queue = lab.reopened(queue)
+    assert lab.bodies(queue) == numbered(1, 400)
+    assert lab.publish(queue, "next")[0] > 1
