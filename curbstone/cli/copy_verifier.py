@@ -1,4 +1,4 @@
-"""Compares the copy of a standby with its server now and then, over HTTP."""
+"""Compares the copy of a standby with its server at intervals, over HTTP."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from curbstone.cli.client import Client
 from curbstone.cli.follow import SILENT_S
 from curbstone.cli.output import size
 from curbstone.core.disk import OsDisk
+from curbstone.core.errors import CurbstoneError
 from curbstone.exit_codes import CommandFailed
 from curbstone.standby.second_copy import SecondCopy
 from curbstone.standby.verifying import Compared, Verification
 
 LOOK_S = 10
-"""How often is looked whether it is time."""
+"""How often to check whether a comparison is due."""
 
 log = logging.getLogger("curbstone.standby")
 
 
 class CopyVerifier:
-    """`run_every` is called on a thread of its own; the figures may be read on any thread."""
+    """`run_every` needs a thread of its own; the figures may be read on any thread."""
 
     def __init__(self, data: Path, copy: Callable[[], SecondCopy]) -> None:
-        """`copy` returns the copy in `data`, which may become another one."""
+        """`copy` returns the current copy in `data`."""
         self.verified_bytes = 0
-        """How much was compared."""
+        """How many bytes were compared."""
         self.different_blocks = 0
-        """How many blocks were different."""
+        """How many blocks were missing or different."""
         self._data = data
         self._disk = OsDisk(data, is_shared=True)
         self._copy = copy
 
     def run_every(self, seconds: int, is_over: Callable[[], bool]) -> None:
-        """Compare the copy with the server so often while it follows, until `is_over`."""
+        """Compare the copy with the server every `seconds` while it follows, until `is_over`."""
         due_s = time.monotonic() + seconds
         while not is_over():
             time.sleep(min(seconds, LOOK_S))
@@ -50,7 +51,7 @@ class CopyVerifier:
                     ask = partial(self._ask, client)
                     Verification(self._disk, ask, time.sleep, self._note, self._uncached).run()
                 log.info("compared %s with the server", size(self.verified_bytes - before))
-            except (CommandFailed, OSError) as error:
+            except (CommandFailed, CurbstoneError, OSError) as error:
                 log.warning("can't compare the copy with the server: %s; trying again in %d s", error, seconds)
             due_s = time.monotonic() + seconds
 
@@ -69,7 +70,7 @@ class CopyVerifier:
         return Compared(found["size"], found["sent"], found["damage"])
 
     def _uncached(self, path: str) -> None:
-        """Have the system forget what it has of a file in memory, so that the next read is one of the disk."""
+        """Remove a file from the page cache, so that the next read is from the disk."""
         if not hasattr(os, "posix_fadvise"):  # only some systems have it
             return
         descriptor = os.open(self._data / path, os.O_RDONLY)
@@ -82,6 +83,6 @@ class CopyVerifier:
         self.verified_bytes += read_bytes
         self.different_blocks += found.sent
         if found.sent:
-            log.error("%s: %d blocks are different from the server's, and are copied again", path, found.sent)
+            log.error("%s: %d blocks are missing or different from the server's; they are copied", path, found.sent)
         if found.damage:
             log.error("%s is different from the server's, which is damaged and not copied: %s", path, found.damage)

@@ -267,7 +267,9 @@ class Applier:
         self._file(frame.path).write(frame.a, [frame.payload, bytes(frame.b)] if frame.b else [frame.payload])
 
     def _write_block(self, frame: Frame) -> None:
-        """Write a block of a copy. Outside of one it replaces a block that was different from the server's."""
+        """Write a block of a copy. Outside of one, it was missing here, or different from the server's."""
+        if not self._is_copying:
+            self._create_missing(frame.path)
         self._write(frame)
         if not self._is_copying:
             try:
@@ -276,6 +278,16 @@ class Applier:
                 with self._lock:
                     self._failure = self._failure or error
                 self._check_syncs()
+
+    def _create_missing(self, path: str) -> None:
+        try:
+            self._disk.open(path, create=True).close()
+        except FileExistsError:
+            return
+        self._wait_for_syncs()  # of the missing file, which may still be open
+        self._check_syncs()
+        self._close_files(path)
+        self._sync_names(path.rpartition("/")[0])
 
     def _truncate(self, frame: Frame) -> None:
         self._file(frame.path).truncate(frame.a)

@@ -1,23 +1,26 @@
 """Compares the sealed segments of a copy with those of its server, while the copy follows.
 
 A segment is sealed when its queue has a later one. From then on it is only read, until it is removed. The standby sends
-the digests of its blocks, a few at a time. The server sends those that differ in the stream: each is read and added
-under the lock of the stream, so it is right at its place there, whatever has changed meanwhile. What the server itself
-can't read without damage is not sent, because it would replace what may be the only good copy.
+the digests of its blocks, a few at a time, and the server sends the blocks that differ in the stream. It reads and adds
+each block under the lock of the stream, so the block is right at its place there, whatever has changed meanwhile. It
+does not send segments that are damaged on the server, because they would replace what may be the only good copy.
+
+A segment that is not on the standby, but in the chain of its queue, was dropped or is missing. If the server has it, it
+is missing, and is sent.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from curbstone.core.disk import Disk, File
 from curbstone.core.engine.directories import QUEUES
-from curbstone.core.engine.log.commit import SEGMENT_SUFFIX
+from curbstone.core.engine.log.commit import SEGMENT_SUFFIX, segment_path
 from curbstone.core.engine.log.scan import Scan
-from curbstone.core.engine.recovery.chain import find_chain
+from curbstone.core.engine.recovery.chain import Chain, find_chain
 from curbstone.core.errors import CurbstoneError
 from curbstone.standby.copying import BLOCK_BYTES, digest, tree
 from curbstone.standby.frames import Kind
@@ -28,25 +31,25 @@ _SEGMENT = re.compile(rf"{QUEUES}/[^/]+/\d+{re.escape(SEGMENT_SUFFIX)}")
 
 BLOCKS_AT_ONCE = 16
 BYTES_S = 16 * 1024 * 1024
-"""So much is read in a second, on both sides."""
+"""How much is read in a second, on each side."""
 
 
 class Compared(NamedTuple):
-    """What a comparison of some blocks of a file has shown."""
+    """The result of a comparison of some blocks of a file."""
 
     size: int
     """The size of the server's file; 0 if it has none."""
     sent: int
-    """How many blocks differ, and are sent again."""
+    """How many blocks differ or are missing, and are sent."""
     damage: str
-    """Why none is sent although some differ; "" if that is not so."""
+    """The damage because of which blocks that differ are not sent; "" if there is none."""
 
 
 class Receiver(Protocol):
-    """Where blocks are added for one follower: `stream.Cursor`."""
+    """Adds frames for one follower; `stream.Cursor` implements it."""
 
     def add_own(self, kind: Kind, path: str, a: int, *, payload: Sequence[bytes]) -> None:
-        """Give it a frame that is for no other receiver."""
+        """Add a frame that no other receiver gets."""
 
 
 def sealed(disk: Disk) -> list[str]:
@@ -68,7 +71,7 @@ def is_segment(path: str) -> bool:
 
 
 def compare(stream: Stream, disk: Disk, to: Receiver, path: str, first: int, known: Sequence[bytes]) -> Compared:
-    """Compare blocks of a file, from number `first` on, with their digests, and send those that differ.
+    """Compare blocks of a file, from number `first` on, with digests, and send the blocks that differ.
 
     Blocks. Raise OSError.
     """
@@ -106,7 +109,7 @@ def damage_of(disk: Disk, path: str) -> str:
     """Return what is wrong with a sealed segment by its checksums, or ""."""
     folder, _, name = path.rpartition("/")
     try:
-        chain = find_chain(disk, folder, int(folder.rpartition("/")[2][:12], 16))
+        chain = _chain(disk, folder)
         for segment, _ in chain.segments:
             if segment.path == path:
                 scan = Scan(disk, segment, 0, is_active=False)
@@ -117,6 +120,17 @@ def damage_of(disk: Disk, path: str) -> str:
     except (OSError, ValueError, CurbstoneError) as error:
         return f"{path} can't be checked: {error}"
     return f"{name} is not part of the log in {folder}"
+
+
+def gaps(disk: Disk) -> Iterator[tuple[str, int]]:
+    """Yield the directory and the number of each segment whose successor is there, but which was dropped or is missing.
+
+    Of several in a row, yield the last one.
+    """
+    for folder in dict.fromkeys([path.rpartition("/")[0] for path in tree(disk)[1] if is_segment(path)]):
+        with suppress(FileNotFoundError):  # the queue was deleted, or a segment dropped, meanwhile
+            for number in _chain(disk, folder).missing:
+                yield folder, number
 
 
 class Verification:
@@ -130,9 +144,9 @@ class Verification:
         note: Callable[[str, int, Compared], None],
         forget_cache: Callable[[str], None] = lambda _path: None,
     ) -> None:
-        """`ask` has the server compare some blocks of a file, `note` is called with each result and what was read.
+        """`ask` has the server compare blocks of a file. `note(path, read_bytes, result)` is called for each result.
 
-        `forget_cache` is called with a path before it is read, so that it is read from the disk and not from memory.
+        `forget_cache(path)` makes the system read a file from the disk and not from the page cache.
         """
         self._disk = disk
         self._ask = ask
@@ -141,32 +155,55 @@ class Verification:
         self._forget_cache = forget_cache
 
     def run(self) -> None:
-        """Compare. Blocks; raise what `ask` and `pause` raise, or OSError."""
+        """Compare. Blocks; raise what `ask` and `pause` raise, OSError, or CurbstoneError for an unknown format."""
         for path in sealed(self._disk):
-            with suppress(FileNotFoundError):  # it was removed meanwhile
-                self._compare(path)
+            self._compare(path)
+        for folder, number in gaps(self._disk):
+            while number and not self._exists(path := segment_path(folder, number)) and self._compare(path):
+                number -= 1
 
-    def _compare(self, path: str) -> None:
-        self._forget_cache(path)
+    def _compare(self, path: str) -> bool:
+        """Compare a file, which need not exist; return whether the server has it."""
+        with suppress(FileNotFoundError):
+            self._forget_cache(path)
         first, blocks = 0, 1
         while first < blocks:
-            file = self._disk.open(path)
-            try:
-                numbers = range(first, min(first + BLOCKS_AT_ONCE, blocks_of(file.size())))
-                data = [_block(file, number) for number in numbers]
-            finally:
-                file.close()
+            data = self._read(path, first)
             found = self._ask(path, first, [digest(each) for each in data])
             read_bytes = sum(map(len, data))
             self._note(path, read_bytes, found)
             blocks = blocks_of(found.size)
             first += BLOCKS_AT_ONCE
-            self._pause(read_bytes / BYTES_S)
+            self._pause(max(read_bytes, found.sent * BLOCK_BYTES, BLOCK_BYTES) / BYTES_S)
+        return blocks > 0
+
+    def _read(self, path: str, first: int) -> list[bytes]:
+        """Return the blocks of a file from number `first` on; none if there is no such file."""
+        try:
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            return []
+        try:
+            return [_block(file, n) for n in range(first, min(first + BLOCKS_AT_ONCE, blocks_of(file.size())))]
+        finally:
+            file.close()
+
+    def _exists(self, path: str) -> bool:
+        try:
+            self._disk.open(path).close()
+        except FileNotFoundError:
+            return False
+        return True
 
 
 def blocks_of(size: int) -> int:
     """Return how many blocks a file of this size has."""
     return -(-size // BLOCK_BYTES)
+
+
+def _chain(disk: Disk, folder: str) -> Chain:
+    """Return the chain of segments in the directory of a queue, whose name begins with the queue's id."""
+    return find_chain(disk, folder, int(folder.rpartition("/")[2][:12], 16))
 
 
 def _block(file: File, number: int) -> bytes:

@@ -52,8 +52,27 @@ def test_what_has_changed_on_the_disk_of_a_standby_is_copied_again(tmp_path: Pat
         with ours[1].open("r+b") as file:
             file.truncate(300_000)
         wait_until(lambda: all(ours[n].read_bytes() == theirs[n].read_bytes() for n in (0, 1)))
-        assert "blocks are different from the server's, and are copied again" in standby.log
+        assert "blocks are missing or different from the server's; they are copied" in standby.log
         assert standby.status("/v2/standby")["different_blocks"] >= 3
+        assert call(server, "GET", "/v2/standby")["copies"] == 1, "the copy stayed usable"
+        standby.has_everything(server)
+        server.kill()
+        assert standby.promote("--accept-loss").code == 0
+        assert bodies(standby) == sent
+
+
+def test_segments_that_are_missing_on_a_standby_are_copied_again(tmp_path: Path) -> None:
+    """Only segments that the standby had were compared, so one that was lost was noticed when it had to serve."""
+    with (
+        ServerProcess(tmp_path / "data", *OPTIONS) as server,
+        StandbyProcess(tmp_path / "other", server.url, "--verify-every=1s", *OPTIONS) as standby,
+    ):
+        sent = fill(server)
+        standby.has_everything(server)
+        theirs, ours = segments(tmp_path / "data"), segments(tmp_path / "other")
+        for each in ours[:2]:
+            each.unlink()
+        wait_until(lambda: all(ours[n].exists() and ours[n].read_bytes() == theirs[n].read_bytes() for n in (0, 1)))
         assert call(server, "GET", "/v2/standby")["copies"] == 1, "the copy stayed usable"
         standby.has_everything(server)
         server.kill()

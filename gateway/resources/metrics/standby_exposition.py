@@ -55,7 +55,7 @@ class _Exposition:
             yield gauge("curbstone_standby_lag_seconds", text, now.lag_ms / 1000)
         text = "Bytes of the copy that were compared with the server"
         yield counter("curbstone_standby_verified_bytes", text, now.verified_bytes)
-        text = "Blocks of the copy that differed from the server's"
+        text = "Blocks of the copy that were missing or differed from the server's"
         yield counter("curbstone_standby_different_blocks", text, now.different_blocks)
         yield gauge("curbstone_standby_disk_free_bytes", "Free bytes on the disk of the copy", now.disk_free_bytes)
         text = "Time that one sync of a file of the copy took"

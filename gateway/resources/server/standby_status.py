@@ -59,7 +59,7 @@ class StandbyFigures(NamedTuple):
     verified_bytes: int = 0
     """How much of the copy was compared with the server since the process started."""
     different_blocks: int = 0
-    """How many blocks of it were different."""
+    """How many blocks of it were missing or different."""
 
     @property
     def is_promotable(self) -> bool:
