@@ -30,9 +30,9 @@ BUCKET = "lakes"
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def settings() -> Iterator[dict[str, str]]:
     """What says where the store is and who asks, as docs/data-lake.md has it."""
-    with object_store(tmp_path_factory.mktemp("s3") / "log", BUCKET) as found:
+    with object_store(BUCKET) as found:
         yield found
 
 

@@ -61,13 +61,13 @@ def lease(api: KubernetesApi) -> LeaseStore:
 
 
 @pytest.fixture(params=["s3", "k8s"])
-def any_lease(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LeaseStore]:
+def any_lease(request: pytest.FixtureRequest) -> Iterator[LeaseStore]:
     if request.param == "k8s":
         yield request.getfixturevalue("lease")
         return
     if importlib.util.find_spec("obstore") is None:
         pytest.skip("obstore is not installed; `make spark-deps` brings it")
-    with object_store(tmp_path / "s3.log", BUCKET) as found:
+    with object_store(BUCKET) as found:
         yield LeaseStore(f"--lease=s3://{BUCKET}/shop/lease", clean_environment(**found))
 
 

@@ -45,10 +45,10 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesA
 
 
 @pytest.fixture
-def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if importlib.util.find_spec("obstore") is None:
         pytest.skip("obstore is not installed; `make spark-deps` brings it")
-    with object_store(tmp_path / "s3.log", "leases") as found:
+    with object_store("leases") as found:
         for name, value in found.items():
             monkeypatch.setenv(name, value)
         yield

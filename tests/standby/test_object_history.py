@@ -302,11 +302,11 @@ class Front:
 
 
 @pytest.fixture
-def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Front]:
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Front]:
     """A store, and what is between it and the commands."""
     needs_obstore()
     with (
-        object_store(tmp_path / "s3.log", "histories") as found,
+        object_store("histories") as found,
         Front(found["AWS_ENDPOINT_URL"].removeprefix("http://")) as front,
     ):
         for name, value in (found | {"AWS_ENDPOINT_URL": front.url}).items():
