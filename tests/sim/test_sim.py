@@ -19,7 +19,7 @@ from tests.sim.run import Run
 from tests.sim.states import RARE, STATES
 
 FIRST_SEED = int(os.environ.get("CURBSTONE_SIM_SEED", "0"))
-SEEDS_AT_ONCE = 9
+SEEDS_AT_ONCE = 7
 BLOCKS = 8
 FOCI = ["remake", "recap", "fill", "pause", "numbers", "keys", "overflow", "undo", "large", "roomy", "durable"]
 FOCI += ["priority", "share", "unique", "fair", "batch"]

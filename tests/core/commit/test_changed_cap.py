@@ -191,7 +191,7 @@ def test_queue_above_its_cap_recovers_by_settling_and_cleaning(how: str) -> None
 
 
 def test_confirms_of_a_queue_above_its_cap_survive_a_crash() -> None:
-    for seed in range(10):
+    for seed in range(0, 10, 3):
         lab, queue, count = shrunk()
         lab.rng.seed(seed)
         left = set(range(count))

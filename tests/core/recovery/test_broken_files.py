@@ -28,7 +28,7 @@ from tests.core.recovery.stored_queues import KINDS, StoredQueues, body, damaged
 from tests.kit.lab import Lab, Peer, message, numbered
 from tests.kit.simulated import SECTOR, SimFile
 
-STEP = int(os.environ.get("CURBSTONE_DAMAGE_STEP", "13"))
+STEP = int(os.environ.get("CURBSTONE_DAMAGE_STEP", "19"))
 """Bytes from one damage to the next; 1 for every byte."""
 
 

@@ -59,9 +59,14 @@ def prepared(seed: int) -> Lab:
     return lab
 
 
-@pytest.mark.parametrize("how", ["power", "kill"])
 @pytest.mark.parametrize(
-    ("window", "identifier"), [(apply.WINDOW_BYTES, "t"), (2000, "t"), (apply.WINDOW_BYTES, "series@7")]
+    ("how", "window", "identifier"),
+    [
+        ("power", apply.WINDOW_BYTES, "t"),
+        ("power", 2000, "t"),
+        ("power", apply.WINDOW_BYTES, "series@7"),
+        ("kill", 2000, "series@7"),
+    ],
 )
 def test_crash_at_any_disk_call_is_atomic_and_the_client_can_finish(
     how: str, window: int, identifier: str, monkeypatch: pytest.MonkeyPatch
