@@ -1,8 +1,8 @@
 """Restores a data directory from a history, as of a moment.
 
 The newest base before the moment is restored, and then the stream up to the last sync that had begun by then. So with
-`--sync always` it has everything confirmed by then, and nothing written later. In the other modes the stream has a time
-only once a second.
+`--sync always` the result has everything that was confirmed by then, and nothing that was written later. With the other
+sync modes, the stream has a time only once a second.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FRAMES_AT_ONCE = 1000
 
 
 class Stretch(NamedTuple):
-    """A period of which every moment can be restored."""
+    """A period in which every moment can be restored."""
 
     from_ms: int
     to_ms: int
@@ -42,7 +42,7 @@ class Stretch(NamedTuple):
 
 
 class Base(NamedTuple):
-    """A copy of everything from which a moment is restored."""
+    """The full copy from which a moment is restored."""
 
     life: int
     start: int
@@ -58,10 +58,10 @@ class Verified(NamedTuple):
 
 
 class Progress(Protocol):
-    """Shows the progress of long work; `cli.output.progress` is one."""
+    """Shows the progress of long work; `cli.output.progress` implements it."""
 
     def __call__(self, text: str, total: int | None, /) -> AbstractContextManager[Callable[[int], None]]:
-        """Begin. Yield a function to be called with the number of things just done."""
+        """Begin, and yield a function to call with the number of items that were just done."""
 
 
 class _SyncAtEnd:
@@ -73,7 +73,7 @@ class _SyncAtEnd:
 
 
 def stretches(history: PartStore) -> list[Stretch]:
-    """Return the periods that can be restored, the oldest first. Raise BackupError if there is no history."""
+    """Return the periods that can be restored, oldest first. Raise BackupError if there is no history."""
     found: list[Stretch] = []
     before: Part | None = None
     is_usable = False
@@ -98,7 +98,7 @@ def _not_shown(_text: str, _total: int | None) -> Iterator[Callable[[int], None]
 def unpacked_at(
     history: PartStore, at_ms: int | None, beside: Path, progress: Progress = _not_shown
 ) -> Iterator[Unpacked]:
-    """Yield the server as it was at a moment, or at the last one there is, in a place next to `beside`.
+    """Yield the data directory as it was at a moment, or at the latest one, in a directory next to `beside`.
 
     The caller may change or move it. Raise BackupError if the history does not cover the moment.
     """
@@ -115,9 +115,9 @@ def unpacked_at(
 
 
 def verify(history: PartStore, at_ms: int | None, progress: Progress = _not_shown) -> Verified:
-    """Read everything that a moment is restored from, or the last one there is, and check it.
+    """Read and check everything that is needed to restore a moment, or the latest one.
 
-    Raise BackupError if it is damaged, or if the history has no such moment.
+    Raise BackupError if it is damaged, or if the history does not cover the moment.
     """
     with _reading(history, at_ms, progress) as (base, frames):
         count, reached_ms = 0, base.last_ms
@@ -128,7 +128,7 @@ def verify(history: PartStore, at_ms: int | None, progress: Progress = _not_show
 
 
 def _restore(history: PartStore, at_ms: int | None, data: Path, progress: Progress) -> int:
-    """Restore to a new directory; return the last moment that it has."""
+    """Restore to a new directory; return the time of the last change in it."""
     disk = OsDisk(data, FILES_MAX)
     try:
         with _reading(history, at_ms, progress) as (base, frames):
@@ -153,27 +153,26 @@ def _restore(history: PartStore, at_ms: int | None, data: Path, progress: Progre
 
 @contextmanager
 def _reading(history: PartStore, at_ms: int | None, progress: Progress) -> Iterator[tuple[Base, Iterator[Frame]]]:
-    """Yield the base that a moment is restored from, and the frames from its beginning up to the moment."""
+    """Yield the base from which a moment is restored, and the frames from its beginning up to the moment."""
     parts = parts_of(history)
     found = base_of(parts, at_ms)
     if found is None:
         raise BackupError(f"it has no base {f'from {shown(at_ms)} or before' if at_ms is not None else 'yet'}")
     first, last = found
     base = Base(parts[first].life, parts[first].start, parts[last].last_ms)
-    needed = sum(at_ms is None or part.first_ms <= at_ms for part in parts[first:])
+    behind = range(last + 1, len(parts))
+    end = next((index for index in behind if at_ms is not None and parts[index].last_ms > at_ms), len(parts))
+    needed = parts[first : end + 1]  # the moment is in the last one, at the latest
     store: AbstractContextManager[Readable]
-    if history.grows:
-        store = nullcontext(history)
-    else:
-        store = ReadAhead(history, {part.name: part.size for part in parts[first:]})
-    with store as readable, progress("Reading the history", needed) as done:
+    store = nullcontext(history) if history.grows else ReadAhead(history, {each.name: each.size for each in needed})
+    with store as readable, progress("Reading the history", len(needed)) as done:
         yield base, _frames(readable, parts, first, last, at_ms, done)
 
 
 def _frames(
     history: Readable, parts: list[Part], first: int, last: int, at_ms: int | None, done: Callable[[int], None]
 ) -> Iterator[Frame]:
-    """Yield the frames of a base, and those behind it up to a moment; count the parts that are `done`."""
+    """Yield the frames of a base, and those after it up to a moment; count the parts that are `done`."""
     assert parts[first].begins and parts[last].ends
     for part in parts[first : last + 1]:
         yield from frames_of(history, part)
@@ -188,7 +187,7 @@ def _frames(
             now_ms = time_of(frame)
             if at_ms is not None and now_ms is not None and now_ms > at_ms:
                 return
-            if frame.is_counted:  # what is not is a later base
+            if frame.is_counted:  # all others are of a later base
                 undated.append(frame)
             if now_ms is not None or at_ms is None:
                 yield from undated

@@ -98,6 +98,26 @@ def test_changes_are_stored_every_few_seconds_and_idle_time_every_minute(setup: 
     )
 
 
+def test_no_part_behind_the_moment_is_read(setup: ObjectRecordingSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 64 MiB behind the moment were read ahead for nothing."""
+    setup.attach()
+    moments = []
+    for text in "abcdefgh":
+        moments.append(setup.write(text))
+        setup.pass_time(EVERY_MS)
+    read: list[str] = []
+    original = type(setup.target).read
+
+    def noted(store: PartStore, name: str, piece_bytes: int) -> Iterator[bytes]:
+        read.append(name)
+        return original(store, name, piece_bytes)
+
+    monkeypatch.setattr(type(setup.target), "read", noted)
+    assert setup.restored(moments[1]) == {"a", "b"}
+    late = [part.name for part in parts_of(setup.target) if part.first_ms > moments[1]]
+    assert len(late) >= 4 and not {*late} & {*read}
+
+
 def test_large_part_is_stored_immediately(setup: ObjectRecordingSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(setup.target), "part_bytes_max", 1)
     monkeypatch.setattr("curbstone.standby.history.PIECE_BYTES", 1)
