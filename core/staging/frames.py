@@ -118,7 +118,10 @@ class FrameCheck:
         left = size - (FRAME.size - 4) - name_bytes
         if not count or left < count * ENTRY_BYTES:
             raise BadRequest("bad frame: its bytes don't hold the number of entries in its head")
-        self._name = data[start : start + name_bytes].decode("utf-8", "replace")
+        try:
+            self._name = data[start : start + name_bytes].decode()
+        except UnicodeDecodeError:
+            raise BadRequest("bad frame: a queue's name is not UTF-8") from None
         if self._name not in self._limits:
             self._limits[self._name] = self._body_bytes_max(self._name)
             self.shares[self._name] = QueueShare()

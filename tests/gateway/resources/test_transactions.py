@@ -170,6 +170,7 @@ BAD_FRAMES = {
     "a bad group": frame(b"m", extras=bytes(8) + b"a b"),
     "no queue's name": frame(b"m", queue=""),
     "a bad queue's name": frame(b"m", queue="a b"),
+    "a queue's name that is not UTF-8": frame(b"m", queue="q").replace(b"q", b"\xff"),
 }  # fmt: skip
 
 
