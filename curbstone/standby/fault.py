@@ -48,15 +48,10 @@ class FaultWatch:
         seconds = self._after_ms / 1000
         try:
             handover = self._source.hand_over()
-            try:
-                await asyncio.to_thread(handover.run)
-            except BaseException:
-                handover.give_up()
-                raise
+            await handover.switch_over()
         except CurbstoneError as error:
             logger.error("the disk has failed, but no standby takes over: %s; retrying in %g s", error, seconds)
             self._since_ms = self._now_ms()
             self._handing_over = None
         else:
             logger.error("the disk has failed for %g s: handed over to %s", seconds, handover.name)
-            handover.end()

@@ -8,6 +8,7 @@ is recorded only in the lease.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -23,6 +24,8 @@ ACK_S_MAX = 10
 TAKEN_S_MAX = 5
 """How long the standby has to take over; after that it has to be promoted by an operator."""
 POLL_S = 0.02
+END_S = 0.2
+"""How long the server waits before it shuts down, so that the reply to a switchover is sent."""
 
 logger = logging.getLogger("curbstone")
 
@@ -69,7 +72,7 @@ class Handover:
         now_s: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`has_failed` tells whether a sync of the server has failed: then what is read may not be on its disk.
+        """`has_failed`: whether a sync of the server has failed, so that what is read may not be on its disk.
 
         `give` hands the lease of the server, if it has one, to the standby. It blocks, and raises Unavailable if
         nothing has changed.
@@ -88,13 +91,21 @@ class Handover:
         self._mark = stream.end
         """Everything that was confirmed is before this position."""
 
-    def give_up(self) -> None:
-        """Have the server continue."""
-        self._ending.thaw()
+    async def switch_over(self) -> None:
+        """Hand over, then shut this server down. If it fails, the server continues; raise what `run` raises.
 
-    def end(self) -> None:
-        """Shut the server down."""
-        self._ending(self.term)
+        It is not cancelled with its caller, because `run` can't be stopped: a server that has handed over must not
+        continue.
+        """
+        await asyncio.shield(asyncio.ensure_future(self._switch_over()))
+
+    async def _switch_over(self) -> None:
+        try:
+            await asyncio.to_thread(self.run)
+        except Exception:
+            self._ending.thaw()
+            raise
+        asyncio.get_running_loop().call_later(END_S, self._ending, self.term)
 
     def run(self) -> None:
         """Hand over. Blocks. Raise Conflict or Unavailable if nothing has changed."""

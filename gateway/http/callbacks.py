@@ -101,11 +101,6 @@ class OneAtATime:
             return await in_thread(work)
 
 
-def later(seconds: float, call: Callable[[], object]) -> None:
-    """Call `call` after `seconds`."""
-    asyncio.get_running_loop().call_later(seconds, call)
-
-
 async def in_thread(work: Callable[[], T]) -> T:
     """Run `work` in a thread and return its result. It may take long, and must not touch anything shared."""
     return await asyncio.to_thread(work)

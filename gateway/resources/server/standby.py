@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest, CurbstoneError, NotSupported
-from curbstone.gateway.http.callbacks import in_thread, later
+from curbstone.gateway.http.callbacks import in_thread
 from curbstone.gateway.http.client_disconnect import ThreadBell, is_gone
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of, caller_of
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 FOLLOWER = "follower"
 """The protocol under which the connections of followers are listed."""
 IDLE_S_MAX = 1.0
-END_S = 0.2
-"""How long the server waits, after the reply to a switchover, before it ends."""
 NAME_CHARS_MAX = 100
 NUMBER_MAX = (1 << 63) - 1
 DIGESTS_BYTES_MAX = BACKUP_LIST_BYTES_MAX
@@ -125,14 +123,8 @@ class Handover(Protocol):
     term: int
     """The term of the standby as server."""
 
-    def run(self) -> None:
-        """Hand over. Blocks. Raise CurbstoneError if it failed without changing anything."""
-
-    def give_up(self) -> None:
-        """Let the server continue."""
-
-    def end(self) -> None:
-        """End the server."""
+    async def switch_over(self) -> None:
+        """Hand over, then shut the server down. If it fails, the server continues; raise CurbstoneError."""
 
 
 class Source(Protocol):
@@ -278,13 +270,8 @@ class Standby:
         """POST: switch over to the standby; this server ends."""
         access_of(request).administer("switchover")
         handover = self._source.hand_over()
-        try:
-            await in_thread(handover.run)
-        except BaseException:
-            handover.give_up()
-            raise
+        await handover.switch_over()
         logger.warning("switched over to %s, which serves in term %d", handover.name, handover.term)
-        later(END_S, handover.end)
         return JsonResponse({"standby": handover.name, "term": handover.term}, headers=FRESH)
 
     def begin(self, reply: StreamReply, request: Request, access: AuthorizedBroker) -> Callable[[], None]:
