@@ -40,8 +40,8 @@ async def test_message_of_one_protocol_is_received_by_all(gateway: GatewayProces
     for sent in messages:
         await PRODUCERS[producer](gateway, sent)
     async with asyncio.timeout(PATIENCE_S):
-        got = [await consume(gateway, group, len(messages)) for group, consume in CONSUMERS.items()]
-    judge(messages, dict(zip(CONSUMERS, got, strict=True)))
+        received = [await consume(gateway, group, len(messages)) for group, consume in CONSUMERS.items()]
+    judge(messages, dict(zip(CONSUMERS, received, strict=True)))
 
 
 def frames(peer: StompPeer, count: int) -> list[StompFrame]:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.cross_protocol.wire import CONSUMERS, MESSAGES, PRODUCERS, QUEUE, Got, Sent, http
+from tests.cross_protocol.wire import CONSUMERS, MESSAGES, PRODUCERS, QUEUE, Received, Sent, http
 from tests.kit.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +37,7 @@ LINES = [
 ]
 
 
-async def everywhere(server: ServerProcess, producer: str, messages: list[Sent]) -> dict[str, list[Got]]:
+async def everywhere(server: ServerProcess, producer: str, messages: list[Sent]) -> dict[str, list[Received]]:
     """Publish all with one producer; return what each consumer gets."""
     async with http(server) as client:
         reply = await client.put(QUEUE, json={"groups": list(CONSUMERS), "cap": "10MiB"})
@@ -45,20 +45,20 @@ async def everywhere(server: ServerProcess, producer: str, messages: list[Sent])
     for sent in messages:
         await PRODUCERS[producer](server, sent)
     async with asyncio.timeout(60):
-        got = [await consume(server, group, len(messages)) for group, consume in CONSUMERS.items()]
-    return dict(zip(CONSUMERS, got, strict=True))
+        received = [await consume(server, group, len(messages)) for group, consume in CONSUMERS.items()]
+    return dict(zip(CONSUMERS, received, strict=True))
 
 
-def judge(messages: list[Sent], found: dict[str, list[Got]]) -> None:
-    for consumer, got in found.items():
-        for sent, it in zip(messages, got, strict=True):
+def judge(messages: list[Sent], found: dict[str, list[Received]]) -> None:
+    for consumer, received in found.items():
+        for sent, it in zip(messages, received, strict=True):
             assert (it.body, it.content_type) == (sent.body, sent.content_type), consumer
             assert it.metadata == sent.metadata, consumer
             assert (it.tries, it.redelivered) == (0, False), consumer
     first = next(iter(found.values()))
     assert len({it.id for it in first}) == len(messages)
-    for consumer, got in found.items():
-        assert [(it.id, it.timestamp) for it in got] == [(it.id, it.timestamp) for it in first], consumer
+    for consumer, received in found.items():
+        assert [(it.id, it.timestamp) for it in received] == [(it.id, it.timestamp) for it in first], consumer
 
 
 @pytest.mark.parametrize("producer", PRODUCERS)
@@ -72,8 +72,8 @@ async def test_metadata_invalid_in_other_protocols_is_delivered(server: ServerPr
 
 async def test_a_stomp_header_of_a_plain_name_is_metadata_everywhere(server: ServerProcess) -> None:
     found = await everywhere(server, "stomp", [Sent(b"x", "a/b", {"priority-note": "high", "correlation-id": "c-1"})])
-    for consumer, (got,) in found.items():
-        assert got.metadata == {"x-msg-x-priority-note": "high", "x-msg-x-correlation-id": "c-1"}, consumer
+    for consumer, (received,) in found.items():
+        assert received.metadata == {"x-msg-x-priority-note": "high", "x-msg-x-correlation-id": "c-1"}, consumer
 
 
 async def test_producer_headers_do_not_override_server_headers(server: ServerProcess) -> None:
@@ -86,8 +86,10 @@ async def test_producer_headers_do_not_override_server_headers(server: ServerPro
         "ack": "z",
     }
     found = await everywhere(server, "stomp", [Sent(b"x", "a/b", forged)])
-    for consumer, (got,) in found.items():
-        assert got.id != "7" and got.timestamp > 1 and (got.tries, got.redelivered) == (0, False), consumer
+    for consumer, (received,) in found.items():
+        assert received.id != "7" and received.timestamp > 1 and (received.tries, received.redelivered) == (0, False), (
+            consumer
+        )
 
 
 @pytest.mark.parametrize("consumer", CONSUMERS)
@@ -99,8 +101,8 @@ async def test_a_redelivery_has_the_same_id_on_every_protocol(server: ServerProc
             (lease,) = (await client.post(f"{MESSAGES}/lease", json={"group": consumer})).json()["messages"]
             assert (lease["id"], lease["tries"]) == (sent.headers["x-msg-id"], tries)
             await client.post(f"{MESSAGES}/nack", json={"ackIds": [lease["ackId"]]})
-    (got,) = await CONSUMERS[consumer](server, consumer, 1)
-    assert (got.id, got.tries, got.redelivered) == (sent.headers["x-msg-id"], 3, True)
+    (received,) = await CONSUMERS[consumer](server, consumer, 1)
+    assert (received.id, received.tries, received.redelivered) == (sent.headers["x-msg-id"], 3, True)
 
 
 @pytest.mark.parametrize("value", ["a\rb", "a\nb", "a\0b"])

@@ -1,7 +1,7 @@
 """Producers and consumers of every protocol, each with no more than its own protocol's means.
 
 A producer publishes a `Sent` and returns nothing: the message's id is learned by those who consume it. A consumer
-reads in a group of its own, so that all of them see every message, and returns what it `Got`.
+reads in a group of its own, so that all of them see every message, and returns what it `Received`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Sent(NamedTuple):
     metadata: dict[str, str]
 
 
-class Got(NamedTuple):
+class Received(NamedTuple):
     """A message as a consumer of any protocol sees it."""
 
     id: str
@@ -55,7 +55,7 @@ class Got(NamedTuple):
 
 
 Producer = Callable[[ServerProcess, Sent], Awaitable[None]]
-Consumer = Callable[[ServerProcess, str, int], Awaitable[list[Got]]]
+Consumer = Callable[[ServerProcess, str, int], Awaitable[list[Received]]]
 
 
 def http(server: ServerProcess) -> httpx.AsyncClient:
@@ -116,7 +116,7 @@ def _object(sent: Sent) -> dict[str, str]:
 # ---------------------------------------------------------------- consumers
 
 
-async def http_pop(server: ServerProcess, group: str, count: int) -> list[Got]:
+async def http_pop(server: ServerProcess, group: str, count: int) -> list[Received]:
     found = []
     async with http(server) as client:
         for _ in range(count):
@@ -130,7 +130,7 @@ async def http_pop(server: ServerProcess, group: str, count: int) -> list[Got]:
             }
             of_delivery = (int(raw["x-msg-timestamp"]), int(raw["x-msg-tries"]), raw["x-msg-redelivered"] == b"true")
             content_type = _header_text(raw["content-type"])
-            found.append(Got(raw["x-msg-id"].decode(), *of_delivery, reply.content, content_type, metadata))
+            found.append(Received(raw["x-msg-id"].decode(), *of_delivery, reply.content, content_type, metadata))
     return found
 
 
@@ -139,16 +139,16 @@ def _header_text(value: bytes) -> str:
     return value.decode() if not value.isascii() else unquote(value.decode(), errors="strict")
 
 
-async def http_lease(server: ServerProcess, group: str, count: int) -> list[Got]:
+async def http_lease(server: ServerProcess, group: str, count: int) -> list[Received]:
     async with http(server) as client:
         asked = {"count": count, "group": group, "wait": 30}
         messages = (await client.post(MESSAGES + "/lease", json=asked)).json()["messages"]
         tokens = [message["ackId"] for message in messages]
         assert (await client.post(MESSAGES + "/ack", json={"ackIds": tokens})).json()["settled"] == count
-    return [_got(message) for message in messages]
+    return [_received(message) for message in messages]
 
 
-async def event_stream(server: ServerProcess, group: str, count: int) -> list[Got]:
+async def event_stream(server: ServerProcess, group: str, count: int) -> list[Received]:
     found: list[dict[str, Any]] = []
     headers = {"Accept": "text/event-stream"}
     async with http(server) as client:
@@ -160,31 +160,31 @@ async def event_stream(server: ServerProcess, group: str, count: int) -> list[Go
                     break
         tokens = [message["ackId"] for message in found]
         assert (await client.post(MESSAGES + "/ack", json={"ackIds": tokens})).json()["settled"] == count
-    return [_got(message) for message in found]
+    return [_received(message) for message in found]
 
 
-async def socket_frames(server: ServerProcess, group: str, count: int) -> list[Got]:
+async def socket_frames(server: ServerProcess, group: str, count: int) -> list[Received]:
     found = []
     async with socket(server, "consume", f"?ack&limit=100&group={group}") as connection:
         for _ in range(count):
             metadata = json.loads(await connection.recv())
             body = await connection.recv(decode=False)
-            found.append(_got(metadata, bytes(body)))
+            found.append(_received(metadata, bytes(body)))
             await connection.send(json.dumps({"ackId": metadata["ackId"]}))
     return found
 
 
-async def socket_objects(server: ServerProcess, group: str, count: int) -> list[Got]:
+async def socket_objects(server: ServerProcess, group: str, count: int) -> list[Received]:
     async with socket(server, "consume", f"?encoding=base64&group={group}") as connection:
-        return [_got(json.loads(await connection.recv())) for _ in range(count)]
+        return [_received(json.loads(await connection.recv())) for _ in range(count)]
 
 
-async def stomp_subscribe(server: ServerProcess, group: str, count: int) -> list[Got]:
+async def stomp_subscribe(server: ServerProcess, group: str, count: int) -> list[Received]:
     peer = await Peer.open(server.stomp)
     await peer.connect()
     lines = [f"destination:{DESTINATION}", "id:1", "ack:client-individual", f"x-ks-group:{group}"]
     await peer.send("\n".join(["SUBSCRIBE", *lines, "", "\0"]).encode())
-    found: list[Got] = []
+    found: list[Received] = []
     settled = 0
     while len(found) < count or settled < count:
         frame = await peer.frame()
@@ -201,18 +201,18 @@ async def stomp_subscribe(server: ServerProcess, group: str, count: int) -> list
         }
         of_delivery = (int(headers["timestamp"]), int(headers["x-tries"]), headers["redelivered"] == "true")
         content_type = headers.get("content-type", "application/octet-stream")
-        found.append(Got(headers["message-id"], *of_delivery, frame.body, content_type, metadata))
+        found.append(Received(headers["message-id"], *of_delivery, frame.body, content_type, metadata))
     await peer.close()
     return found
 
 
-def _got(message: dict[str, Any], body: bytes | None = None) -> Got:
+def _received(message: dict[str, Any], body: bytes | None = None) -> Received:
     if body is None:
         text = message["message"]
         body = base64.b64decode(text) if message.get("encoding") == "base64" else text.encode()
     metadata = {name: value for name, value in message.items() if name not in OF_JSON}
     of_delivery = (message["timestamp"], message["tries"], message["redelivered"])
-    return Got(message["id"], *of_delivery, body, message["Content-Type"], metadata)
+    return Received(message["id"], *of_delivery, body, message["Content-Type"], metadata)
 
 
 PRODUCERS: dict[str, Producer] = {

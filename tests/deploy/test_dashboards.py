@@ -19,7 +19,7 @@ import yaml
 from tests.kit.ops_tools import BIN, ROOT, needs_ops_tools, run
 from tests.kit.server import ServerProcess, clean_environment
 from tests.standby.kubernetes_api import KubernetesApi
-from tests.standby.second import StandbyProcess
+from tests.standby.standby_process import StandbyProcess
 
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "curbstone.json").read_text(encoding="utf-8"))
 RULES = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text(encoding="utf-8"))

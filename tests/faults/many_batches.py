@@ -1,4 +1,4 @@
-"""The worst input of the operations of batches; see `worst`."""
+"""The worst input of the operations of batches; see `worst_cases`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import orjson
 from tests.kit.waiting import wait_until
 
 if TYPE_CHECKING:
-    from tests.faults.worst import World
+    from tests.faults.worst_cases import World
 
 AT_ONCE = 10_000
 """The most messages of a request, and the most open batches of a queue."""

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.test_many_queues import prepare
-from tests.faults.worst import CASES, WIRE, World
-from tests.faults.worst_order import KEYS_AND_PRIORITIES
+from tests.faults.worst_cases import CASES, WIRE, World
+from tests.faults.worst_ordering_cases import KEYS_AND_PRIORITIES
 from tests.kit.contract import operations
 from tests.kit.guarded_server import guarded_server
 from tests.kit.server import ServerProcess, clean_environment
@@ -70,7 +70,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.mark.parametrize("name", dict.fromkeys([*(each["operationId"] for _, _, each in operations()), *ALL]))
 def test_worst_case_input_does_not_block_the_loop(world: World, name: str) -> None:
-    assert name in ALL, f"{name} has no worst case in tests/faults/worst.py"
+    assert name in ALL, f"{name} has no worst case in tests/faults/worst_cases.py"
     case = ALL[name]
     server = world.guarded.server
     assert isinstance(server, MeasuredProcess)

@@ -25,7 +25,7 @@ from tests.kit.server import ServerProcess, call, clean_environment
 from tests.kit.waiting import wait_until
 from tests.standby.kubernetes_api import KubernetesApi
 from tests.standby.load import wait_in_sync
-from tests.standby.second import StandbyProcess
+from tests.standby.standby_process import StandbyProcess
 
 OPTIONS = ("--standby-backlog=1MiB",)
 SYNC = (*OPTIONS, "--confirm-with=standby", "--standby-patience=never")

@@ -11,7 +11,7 @@ import pytest
 from tests.interop_http.console import fill, open_queue, press
 from tests.kit.browser import Page, open_page
 from tests.kit.server import ServerProcess
-from tests.standby.second import StandbyProcess
+from tests.standby.standby_process import StandbyProcess
 
 NASTY = '<script>document.title = "taken over"</script><img src=x onerror="document.title = 1">'
 

@@ -75,14 +75,12 @@ class Batching:
             self._collect()
 
     def act(self) -> None:
-        """Send messages of batches and others, take, settle, purge, or let go."""
+        """Send messages of batches and others, take, settle, purge, or close a consumer."""
         queue = self._run.broker.ensure(NAME)
         self._collect()
         if self._has_group and GROUP not in queue.meta.groups:
             queue.reading.declare(GROUP, 1, None, lambda _error, _info: None)
-        what = self._rng.choice(
-            ["send"] * 4 + ["fill", "fill", "take", "settle", "settle", "settle", "let go", "purge"]
-        )
+        what = self._rng.choice(["send"] * 4 + ["fill", "fill", "take", "settle", "settle", "settle", "close", "purge"])
         if what == "send":
             self._send(queue)
         elif what == "fill":
@@ -96,8 +94,8 @@ class Batching:
             consumer = self._rng.choice(self._consumers)
             if what == "settle" and consumer.unsettled:
                 self._settle(consumer)
-            elif what == "let go":
-                self._let_go(consumer)
+            elif what == "close":
+                self._close(consumer)
 
     def _read_on(self, queue: LocalQueue) -> None:
         """Let the declared group be done with some of what it has."""
@@ -203,9 +201,8 @@ class Batching:
         self._run.doom(self._sent)
         queue.purge(lambda _error, _count: None)
 
-    def _let_go(self, consumer: Consumer) -> None:
-        for delivery in consumer.unsettled.values():
-            self._run.history.live.pop(self._run.history.token(delivery.message), None)
+    def _close(self, consumer: Consumer) -> None:
+        self._run.history.released(consumer)
         self._consumers.remove(consumer)
         consumer.close()
 
@@ -238,7 +235,7 @@ class Batching:
 
     def drain(self) -> None:
         for consumer in list(self._consumers):
-            self._let_go(consumer)
+            self._close(consumer)
         if self.is_on:
             self._collect()
 

@@ -10,10 +10,10 @@ from urllib.parse import unquote
 
 import orjson
 
-from tests.sim.client_sockets import PROJECT, got_of
+from tests.sim.client_sockets import PROJECT, received_of
 from tests.sim.history import Violation
 from tests.sim.server_client import Client
-from tests.sim.server_history import Copy, Got, Sent
+from tests.sim.server_history import Copy, Received, Sent
 
 OF_HTTP = frozenset(("x-msg-id", "x-msg-timestamp", "x-msg-redelivered", "x-msg-tries"))
 Answer = Callable[[int, dict[str, str], bytes], None]
@@ -160,8 +160,8 @@ class HttpClient(Client):
                 for name, value in headers.items()
                 if name.startswith("x-msg-x-") and name not in OF_HTTP
             }
-            got = Got(body, fields if holder.queue != "dead" else None, int(headers["x-msg-tries"]))
-            copy = self.history.got(holder, got)
+            received = Received(body, fields if holder.queue != "dead" else None, int(headers["x-msg-tries"]))
+            copy = self.history.receive(holder, received)
             self.history.live.pop(copy, None)
             self.history.doom([copy])
             self.history.gone.add(copy)
@@ -192,7 +192,7 @@ class HttpClient(Client):
             self.world.steps_done += 1
             lease = LeaseHolder(self, f"{self.name}/{message['ackId']}", queue, group, until_ms)
             lease.last, lease.token = last, message["ackId"]
-            lease.copy = self.history.got(lease, got_of(message))
+            lease.copy = self.history.receive(lease, received_of(message))
             self.leases.append(lease)
 
     def _take_leases(self) -> list[LeaseHolder]:

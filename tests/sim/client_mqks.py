@@ -6,8 +6,8 @@ from functools import partial
 from typing import ClassVar
 
 from tests.sim.history import Violation
-from tests.sim.server_client import Client, Hands
-from tests.sim.server_history import Got
+from tests.sim.server_client import Client, ClientConsumer
+from tests.sim.server_history import Received
 
 EVENT = "ev-"
 """Begins the name of the event that is bound to a queue; the rest is the queue's name."""
@@ -29,7 +29,7 @@ class MqksClient(Client):
     }
 
     def begin(self) -> None:
-        self.consumers: dict[str, Hands] = {}
+        self.consumers: dict[str, ClientConsumer] = {}
         self.ended: set[str] = set()
 
     def forget(self) -> None:
@@ -62,10 +62,10 @@ class MqksClient(Client):
         options = f" --manual-ack --window={window}" if manual else ""
         name = self._request("consume", queue + options)
         self.pending[name] = bool
-        self.consumers[name] = Hands(self, name, queue, "", window if manual else 0)
+        self.consumers[name] = ClientConsumer(self, name, queue, "", window if manual else 0)
         self.world.note(f"{self.name} consumes {queue}{options} as {name}")
 
-    def _holder(self) -> tuple[str, Hands] | None:
+    def _holder(self) -> tuple[str, ClientConsumer] | None:
         found = [item for item in self.consumers.items() if item[1].held]
         return self.rng.choice(found) if found else None
 
@@ -74,28 +74,28 @@ class MqksClient(Client):
             found = self._holder()
             if found is None:
                 return
-            name, hands = found
-            key = self.rng.choice(list(hands.held))
-            copies = hands.release_dropped([key])
+            name, consumer = found
+            key = self.rng.choice(list(consumer.held))
+            copies = consumer.release_dropped([key])
             self.history.doom(copies)
-            self.world.note(f"{hands.name} acks {copies}")
+            self.world.note(f"{consumer.name} acks {copies}")
             request = self._request("ack", f"{name} {key}")
             self.pending[request] = partial(self.history.gone.update, copies)
 
     def do_reject(self) -> None:
         found = self._holder()
         if found is not None:
-            name, hands = found
-            key = self.rng.choice(list(hands.held))
-            self.world.note(f"{hands.name} rejects {hands.release_dropped([key])}")
+            name, consumer = found
+            key = self.rng.choice(list(consumer.held))
+            self.world.note(f"{consumer.name} rejects {consumer.release_dropped([key])}")
             self.pending[self._request("reject", f"{name} {key}")] = bool
 
     def do_drop(self) -> None:
         """End one consumer: what it holds goes back as soon as the server reads that."""
         if self.consumers:
             name = self.rng.choice(list(self.consumers))
-            hands = self.consumers.pop(name)
-            hands.release_dropped(list(hands.held))
+            consumer = self.consumers.pop(name)
+            consumer.release_dropped(list(consumer.held))
             self.ended.add(name)
             self.pending[self._request("delete_consumer", name)] = bool
 
@@ -125,17 +125,17 @@ class MqksClient(Client):
         elif key not in self.ended:
             raise Violation(f"{self.name}: an answer nobody asked for, {line[:80]!r}")
 
-    def _deliver(self, hands: Hands, rest: bytes) -> None:
+    def _deliver(self, consumer: ClientConsumer, rest: bytes) -> None:
         msg_id, reported, body = rest.split(b" ", 2)
         head = body.partition(b":")[0]
         sent = self.history.sent.get(int(head)) if head.isdigit() else None
         if sent is None:
-            raise Violation(f"{hands.name} got a message nobody sent: {body[:40]!r}")
+            raise Violation(f"{consumer.name} got a message nobody sent: {body[:40]!r}")
         written = sent.body.replace(b"\r", b"\\r").replace(b"\n", b"\\n").replace(b"\t", b"\\t")
         wanted = sent.fields.get("x-msg-x-mqks-id", msg_id.decode())
         if body == written:
             body = sent.body
         if msg_id.decode() != wanted:
-            raise Violation(f"{hands.name}: {sent.token} is called {msg_id!r}")
+            raise Violation(f"{consumer.name}: {sent.token} is called {msg_id!r}")
         tries = int(reported.partition(b"retry=")[2] or b"0")
-        hands.take(msg_id.decode() if hands.window else "", Got(body, None, tries))
+        consumer.take(msg_id.decode() if consumer.window else "", Received(body, None, tries))

@@ -11,8 +11,8 @@ import orjson
 from websockets.utils import apply_mask
 
 from tests.sim.history import Violation
-from tests.sim.server_client import Client, Hands
-from tests.sim.server_history import Copy, Got, Sent
+from tests.sim.server_client import Client, ClientConsumer
+from tests.sim.server_history import Copy, Received, Sent
 
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 PROJECT = "/v2/default/queues/"
@@ -21,7 +21,7 @@ OF_JSON = frozenset(
 )
 
 
-def got_of(message: dict[str, Any], body: bytes | None = None) -> Got:
+def received_of(message: dict[str, Any], body: bytes | None = None) -> Received:
     """Return what a message is that came as a JSON object."""
     if body is None:
         text, encoding = message["message"], message.get("encoding")
@@ -29,7 +29,7 @@ def got_of(message: dict[str, Any], body: bytes | None = None) -> Got:
         if encoding is not None:
             body = base64.b64decode(text) if encoding == "base64" else bytes.fromhex(text)
     fields = {name: value for name, value in message.items() if name not in OF_JSON}
-    return Got(body, fields, message["tries"])
+    return Received(body, fields, message["tries"])
 
 
 class SocketClient(Client):
@@ -188,7 +188,7 @@ class ConsumeClient(SocketClient):
         settles = rng.random() < 0.8
         encoding = rng.choice(("", "", "base64", "hex"))
         self._metadata: dict[str, Any] | None = None
-        self._hands = Hands(self, queue, queue, group, window if settles else 0)
+        self._consumer = ClientConsumer(self, queue, queue, group, window if settles else 0)
         words = [f"limit={window}", "ack" if settles else "", f"group={group}" if group else ""]
         self._is_whole = bool(encoding)
         self.hello(
@@ -196,7 +196,7 @@ class ConsumeClient(SocketClient):
         )
 
     def forget(self) -> None:
-        self._hands.held.clear()
+        self._consumer.held.clear()
 
     def message_in(self, is_text: bool, payload: bytes) -> None:
         if is_text:
@@ -204,47 +204,47 @@ class ConsumeClient(SocketClient):
             if "error" in metadata and "code" in metadata:
                 self.check_error(metadata["error"])
             elif self._is_whole:
-                self._hands.take(metadata.get("ackId", ""), got_of(metadata))
+                self._consumer.take(metadata.get("ackId", ""), received_of(metadata))
             else:
                 self._metadata = metadata
         else:
             metadata, self._metadata = self._metadata, None
             if metadata is None:
                 raise Violation(f"{self.name}: a payload without metadata")
-            self._hands.take(metadata.get("ackId", ""), got_of(metadata, payload))
+            self._consumer.take(metadata.get("ackId", ""), received_of(metadata, payload))
 
     def _key(self) -> str:
-        return self.rng.choice(list(self._hands.held))
+        return self.rng.choice(list(self._consumer.held))
 
     def _settle(self, keys: list[str], **command: Any) -> list[Copy]:
-        copies = self._hands.release_dropped(keys)
+        copies = self._consumer.release_dropped(keys)
         self.world.note(f"{self.name} {list(command)} {copies}")  # an ackId is drawn, and another in each run
         self.frame(TEXT, orjson.dumps(command))
         return copies
 
     def do_ack(self) -> None:
         for _ in range(self.rng.choice((1, 10, 60))):
-            if self._hands.held:
+            if self._consumer.held:
                 key = self._key()
                 self.history.doom(self._settle([key], ackId=key))
 
     def do_ack_to(self) -> None:
-        if self._hands.held:
-            keys = list(self._hands.held)
+        if self._consumer.held:
+            keys = list(self._consumer.held)
             at = self.rng.randrange(len(keys))
             self.history.doom(self._settle(keys[: at + 1], ackToId=keys[at]))
 
     def do_nack(self) -> None:
-        if self._hands.held:
+        if self._consumer.held:
             key = self._key()
             delay = {"delay": 0.1} if self.rng.random() < 0.5 else {}
             self._settle([key], nackId=key, error="no", **delay)
 
     def do_reject(self) -> None:
-        if self._hands.held:
+        if self._consumer.held:
             key = self._key()
             copies = self._settle([key], rejectId=key)
-            if self._hands.queue not in self.history.dying:
+            if self._consumer.queue not in self.history.dying:
                 self.history.doom(copies)
 
     def do_stop(self) -> None:

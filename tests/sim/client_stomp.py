@@ -9,8 +9,8 @@ from typing import ClassVar
 from curbstone.core import headers as blocks
 from curbstone.stomp.frames import escape
 from tests.sim.history import Violation
-from tests.sim.server_client import Client, Hands
-from tests.sim.server_history import Copy, Got, Sent, Unit
+from tests.sim.server_client import Client, ClientConsumer
+from tests.sim.server_history import Copy, Received, Sent, Unit
 
 OF_SERVER = frozenset(
     ("subscription", "message-id", "destination", "ack", "content-length", "timestamp", "redelivered")
@@ -19,7 +19,7 @@ OF_SERVER = frozenset(
 PREFIX = "x-msg-x-"
 
 
-class Subscription(Hands):
+class Subscription(ClientConsumer):
     """One subscription."""
 
     mode = ""
@@ -322,4 +322,4 @@ class StompClient(Client):
             if name not in OF_SERVER
         }
         key = "" if subscription.mode == "auto" else headers["ack" if self.version == "1.2" else "message-id"]
-        subscription.take(key, Got(body, fields, int(headers["x-tries"])))
+        subscription.take(key, Received(body, fields, int(headers["x-tries"])))

@@ -19,8 +19,8 @@ from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
 from curbstone.core.values import Done, Outcome, Peeked
 from tests.kit.simulated import Crash
+from tests.sim.disk_faults import disk_recovers
 from tests.sim.history import GROUP_STEP, GROUPS, Violation
-from tests.sim.trouble import disk_recovers
 
 if TYPE_CHECKING:
     from tests.sim.run import Run
@@ -134,7 +134,7 @@ class Directories:
         kept = [unit for unit in run.history.units if {*unit.publishes} <= run.history.confirmed]
         run.doom([token for unit in run.history.units if unit not in kept for token in unit.acks])
         run.history.units = kept
-        self._let_go(queue)
+        self._release(queue)
 
         def deleted(outcome: bool | CurbstoneError) -> None:
             if outcome is True:
@@ -148,12 +148,11 @@ class Directories:
             run.publish_to(run.broker.ensure(queue.name))
         self._crash_soon()
 
-    def _let_go(self, queue: LocalQueue) -> None:
+    def _release(self, queue: LocalQueue) -> None:
         """Nobody holds anything of a queue any more; what was leased is tried on the one that comes after it."""
         run = self._run
         for consumer in [consumer for consumer in run.consumers if consumer.queue is queue]:
-            for delivery in consumer.unsettled.values():
-                run.history.live.pop(run.history.token(delivery.message, consumer.group), None)
+            run.history.released(consumer)
             run.consumers.remove(consumer)
         stale = [lease for owner, lease in run.leases if owner is queue]
         run.leases = [(owner, lease) for owner, lease in run.leases if owner is not queue]

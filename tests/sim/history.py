@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.message import Message
 from curbstone.core.orders import level_in, orders_of, without_names
 from curbstone.core.values import UNNAMED
@@ -101,6 +102,11 @@ class History:
     def tokens(self, message: Message) -> list[int]:
         """Return the tokens of a message, one for each group that is entitled to it."""
         return [self.token(message, group) for group in message.groups or (UNNAMED,)]
+
+    def released(self, consumer: Consumer) -> None:
+        """The deliveries of a consumer are not in flight any more."""
+        for delivery in consumer.unsettled.values():
+            self.live.pop(self.token(delivery.message, consumer.group), None)
 
     def delivered(self, message: Message, to: str, group: str = UNNAMED) -> None:
         """A message was handed to somebody. What is wrong with that is kept for `check`: the engine catches errors."""

@@ -59,7 +59,7 @@ class Overflow:
         self._first_new = queues[0].state.next_seq if queues else 1
 
     def act(self) -> None:
-        """Declare it, publish to it, take, settle, or let go."""
+        """Declare it, publish to it, take, settle, or close a consumer."""
         if not self._is_declared:
 
             def declared(error: CurbstoneError | None) -> None:
@@ -68,7 +68,7 @@ class Overflow:
             self._run.broker.declare(NAME, {"overflow": "drop-oldest"}, declared)
             return
         queue = self._run.broker.ensure(NAME)
-        what = self._rng.choice(["publish", "publish", "publish", "publish", "take", "settle", "let go"])
+        what = self._rng.choice(["publish", "publish", "publish", "publish", "take", "settle", "close"])
         if what == "publish":
             self._publish(queue)
         elif what == "take" and len(self._consumers) < CONSUMERS_MAX:
@@ -77,8 +77,8 @@ class Overflow:
             consumer = self._rng.choice(self._consumers)
             if what == "settle" and consumer.unsettled:
                 self._settle(consumer)
-            elif what == "let go":
-                self._let_go(consumer)
+            elif what == "close":
+                self._close(consumer)
 
     def _publish(self, queue: LocalQueue) -> None:
         history = self._run.history
@@ -119,15 +119,14 @@ class Overflow:
 
         consumer.ack(seqs, done)
 
-    def _let_go(self, consumer: Consumer) -> None:
-        for delivery in consumer.unsettled.values():
-            self._run.history.live.pop(self._run.history.token(delivery.message), None)
+    def _close(self, consumer: Consumer) -> None:
+        self._run.history.released(consumer)
         self._consumers.remove(consumer)
         consumer.close()
 
     def drain(self) -> None:
         for consumer in list(self._consumers):
-            self._let_go(consumer)
+            self._close(consumer)
 
     def judge(self, came_out: Iterable[int]) -> None:
         """Judge what gave way; `came_out` has the tokens of all that was there."""

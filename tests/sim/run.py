@@ -22,9 +22,9 @@ from tests.sim.batching import Batching
 from tests.sim.constants import Constants
 from tests.sim.directories import ACTIONS as OF_DIRECTORIES
 from tests.sim.directories import Directories
+from tests.sim.disk_faults import disk_recovers, from_the_start, inject_fault
 from tests.sim.drained import drain_queue, see_drained
 from tests.sim.durable import Durable
-from tests.sim.evidence import NotingDisk
 from tests.sim.fairness import Fairness
 from tests.sim.history import History, Unit, Violation
 from tests.sim.leases import give_back, take_or_settle
@@ -33,10 +33,10 @@ from tests.sim.overflow import Overflow
 from tests.sim.producer import Producers
 from tests.sim.purging import purge
 from tests.sim.reader import GROUP, Reader
+from tests.sim.recording_disk import RecordingDisk
 from tests.sim.sharing import Sharing
 from tests.sim.states import States
 from tests.sim.transactions import transact
-from tests.sim.trouble import disk_recovers, from_the_start, trouble
 from tests.sim.turns import Turns
 from tests.sim.undoing import Undoing
 
@@ -51,7 +51,7 @@ class Run:
         self.rng = Random(seed)
         self.steps = steps
         self.faults = faults
-        self.disk = NotingDisk(self.rng)
+        self.disk = RecordingDisk(self.rng)
         self.states = States(self, reached)
         self.constants = Constants(seed, focus)
         self.directories = Directories(self, seed, focus)
@@ -169,7 +169,7 @@ class Run:
     def _run(self) -> None:
         weights = {name: self.rng.choice([0, 1, 1, 2, 4]) for name in ACTIONS}
         weights["publish"] += 2
-        weights["go_on"] += 6
+        weights["advance"] += 6
         more = (self.directories, self.producers, self.durable, self.overflow, self.undoing, self.sharing, self.naming)
         for others in (*more, self.fairness, self.batching):
             weights |= others.weights()
@@ -328,8 +328,7 @@ class Run:
         if self.rng.random() < 0.3:
             consumer.pause()
             return
-        for delivery in consumer.unsettled.values():
-            self.history.live.pop(self.history.token(delivery.message, consumer.group), None)
+        self.history.released(consumer)
         self.consumers.remove(consumer)
         consumer.close()
 
@@ -365,7 +364,7 @@ class Run:
             self.host.settle()
             self.reader.step(queue)
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         for _ in range(self.rng.choice([1, 3, 30])):
             if self.rng.random() < 0.5:
                 self.host.work()
@@ -378,15 +377,15 @@ class Run:
         if self.rng.random() < 0.1:
             self.host.wall_offset_ms += self.rng.choice([-3_600_000, 3_600_000, 315_360_000_000])
 
-    def trouble(self) -> None:
-        """The disk fails for a while, or fills up; see `tests.sim.trouble`."""
+    def inject_fault(self) -> None:
+        """The disk fails for a while, or fills up; see `tests.sim.disk_faults`."""
         if self.faults:
-            trouble(self.rng, self.disk, self._busy, self._crash)
+            inject_fault(self.rng, self.disk, self._busy, self._crash)
 
     def _busy(self) -> None:
         """Somebody publishes or settles, and things happen."""
         self.rng.choice([self.publish, self.publish, self.settle])()
-        self.go_on()
+        self.advance()
 
     # --- the end
 
@@ -470,9 +469,9 @@ ACTIONS: dict[str, Callable[[Run], None]] = {
     "options": Run.options,
     "purge": purge,
     "read": Run.read,
-    "go_on": Run.go_on,
+    "advance": Run.advance,
     "time": Run.time,
-    "trouble": Run.trouble,
+    "inject_fault": Run.inject_fault,
 }
 ALL_ACTIONS = {**ACTIONS, "number": Run.number} | {
     name: lambda run, action=action: action(run.directories) for name, action in OF_DIRECTORIES.items()

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, ClassVar, Protocol
 
 from tests.sim.history import Violation
-from tests.sim.server_history import Copy, Got, History, Sent
+from tests.sim.server_history import Copy, History, Received, Sent
 from tests.sim.server_net import SimLoop, SimSocket
 
 EVERYTHING = 1 << 30
@@ -40,7 +40,7 @@ class World(Protocol):
         """Add a line to the trace."""
 
 
-class Hands:
+class ClientConsumer:
     """A consumer as its client sees it: what it was given and has not settled."""
 
     def __init__(self, client: Client, name: str, queue: str, group: str, window: int) -> None:
@@ -60,10 +60,10 @@ class Hands:
     def holds(self) -> bool:
         return self._client.socket is self._socket and self._socket is not None and self._socket.serves
 
-    def take(self, key: str, got: Got) -> None:
+    def take(self, key: str, received: Received) -> None:
         """Take a delivery that is to be settled under this key; "" for one that is settled already."""
         history = self._client.world.history
-        copy = history.got(self, got)
+        copy = history.receive(self, received)
         if not key:
             history.live.pop(copy, None)
             return

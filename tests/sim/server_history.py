@@ -3,7 +3,7 @@
 A message has a token, which its body begins with. A copy of it is what one group of one queue is entitled to:
 (queue, group, token). A copy is `confirmed` once its publish was, over whatever protocol; `doomed` from the moment
 something was asked that removes it, and `gone` once that was confirmed. What may never be seen, because it was
-refused or its transaction was not committed, is `hidden`. See `judge` and `got` for what is demanded.
+refused or its transaction was not committed, is `hidden`. See `judge` and `receive` for what is demanded.
 
 A pop removes what nobody can name beforehand. Its copy is `gone` once its client has the answer; a pop that was
 refused, or answered with nothing, has removed none. One whose client left, or whose server crashed, before the
@@ -74,7 +74,7 @@ class Unit:
     confirmed: bool = False
 
 
-class Got(NamedTuple):
+class Received(NamedTuple):
     """A delivery as a client sees it; `fields` is None where the protocol shows none."""
 
     body: bytes
@@ -125,17 +125,17 @@ class History:
         if alone:
             self.doomed_alone.update(copies)
 
-    def got(self, holder: Holder, got: Got) -> Copy:
+    def receive(self, holder: Holder, received: Received) -> Copy:
         """A client was given a message; return what of. Raise Violation where it should not have been."""
         self.deliveries += 1
-        head = got.body.partition(b":")[0]
+        head = received.body.partition(b":")[0]
         sent = self.sent.get(int(head)) if head.isdigit() else None
         if sent is None:
-            raise Violation(f"{holder.name} got a message nobody sent: {got.body[:40]!r}")
+            raise Violation(f"{holder.name} got a message nobody sent: {received.body[:40]!r}")
         copy = Copy(holder.queue, holder.group, sent.token)
-        if got.body != sent.body:
+        if received.body != sent.body:
             raise Violation(f"{copy} came out as it was not sent, to {holder.name}")
-        self._check_fields(copy, sent, got)
+        self._check_fields(copy, sent, received)
         if copy in self.hidden:
             raise Violation(f"{copy} came out to {holder.name} though it was refused or never committed")
         if not holder.holds:
@@ -146,21 +146,21 @@ class History:
         if other is not None and other is not holder and other.holds:
             raise Violation(f"{copy} is with {other.name} and was given to {holder.name} too")
         is_late = sent.delay_ms or copy in self.put_back
-        if not got.tries and sent.producer and not is_late and holder.queue == sent.queue:
+        if not received.tries and sent.producer and not is_late and holder.queue == sent.queue:
             if holder.last.get(sent.producer, 0) > sent.place:
                 raise Violation(f"{copy} of {sent.producer} came to {holder.name} behind a later one")
             holder.last[sent.producer] = sent.place
         self.live[copy] = holder
         return copy
 
-    def _check_fields(self, copy: Copy, sent: Sent, got: Got) -> None:
+    def _check_fields(self, copy: Copy, sent: Sent, received: Received) -> None:
         if copy.queue == DEAD and sent.queue in self.dying:
-            shown = {k: v for k, v in (got.fields or {}).items() if not k.startswith("x-dead-")}
+            shown = {k: v for k, v in (received.fields or {}).items() if not k.startswith("x-dead-")}
         elif copy.queue == sent.queue and copy.group in (sent.groups or ("",)):
-            shown = got.fields or {}
+            shown = received.fields or {}
         else:
             raise Violation(f"{copy} was never sent there")
-        if got.fields is not None and shown != sent.fields:
+        if received.fields is not None and shown != sent.fields:
             raise Violation(f"{copy} was sent with {sent.fields} and came with {shown}")
 
     def crashed(self) -> None:

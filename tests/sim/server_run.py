@@ -29,7 +29,7 @@ from tests.sim.client_stomp import StompClient
 from tests.sim.drained import see_drained
 from tests.sim.history import Violation
 from tests.sim.server_client import Client
-from tests.sim.server_history import DEAD, Copy, Got, History
+from tests.sim.server_history import DEAD, Copy, History, Received
 from tests.sim.server_net import SimLoop
 from tests.sim.server_parts import Server, listening, running, salts
 from tests.sim.watched import watch, watch_nobody
@@ -41,7 +41,7 @@ SLOTS: dict[str, type[Client]] = {
     "publisher1": PublishClient, "publisher2": PublishClient, "consumer1": ConsumeClient, "consumer2": ConsumeClient,
     "http1": HttpClient, "http2": HttpClient,
 }  # fmt: skip
-WORLD = {"go_on": 12, "time": 3, "trouble": 2, "crash": 2, "restart": 1}
+WORLD = {"advance": 12, "time": 3, "inject_fault": 2, "crash": 2, "restart": 1}
 
 
 class Step(NamedTuple):
@@ -271,7 +271,7 @@ class ServerRun:
             if not (self.host.turn() or self.host.work()):
                 break
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         for _ in range(self.rng.choice((1, 5))):
             self._move()
 
@@ -280,7 +280,7 @@ class ServerRun:
         if self.rng.random() < 0.1:
             self.host.wall_offset_ms += self.rng.choice((-3_600_000, 3_600_000, 315_360_000_000))
 
-    def _trouble(self) -> None:
+    def _inject_fault(self) -> None:
         dice = self.rng.random()
         self._heal()
         if not self.faults:
@@ -407,8 +407,8 @@ class ServerRun:
         def deliver(deliveries: list[Delivery]) -> None:
             for delivery in deliveries:
                 message = delivery.message
-                got = Got(message.body, _fields(message.headers), delivery.tries)
-                copy = self.history.got(drain, got)
+                received = Received(message.body, _fields(message.headers), delivery.tries)
+                copy = self.history.receive(drain, received)
                 self.history.live.pop(copy, None)
                 out.append((message.seq, copy))
             ack([delivery.message.seq for delivery in deliveries])

@@ -23,8 +23,8 @@ from curbstone.core.engine.directories import Removal
 from curbstone.core.engine.log.format import Reason
 from curbstone.core.wal.sync_group import FILES_MAX
 from tests.kit.simulated import Crash
-from tests.sim.evidence import BACK, CRASH, DOUBT, FAILED_SYNC, FULL, LOST, TORN, UNDONE, Effect
 from tests.sim.fairness import OF_KEYS
+from tests.sim.recording_disk import BACK, CRASH, DOUBT, FAILED_SYNC, FULL, LOST, TORN, UNDONE, Effect
 
 if TYPE_CHECKING:
     from tests.sim.run import Run

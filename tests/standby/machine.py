@@ -7,8 +7,8 @@ from itertools import count
 
 from curbstone.standby.applying import Applier, run_sync
 from curbstone.standby.state_files import StateFiles
-from tests.sim.evidence import NotingDisk
-from tests.sim.trouble import disk_recovers
+from tests.sim.disk_faults import disk_recovers
+from tests.sim.recording_disk import RecordingDisk
 
 BOOTS = count()
 """The names of all runs of all machines: none comes twice."""
@@ -33,7 +33,7 @@ class SimSyncs:
 class Standby:
     """A standby: a process that may be killed, on a machine that may lose its power."""
 
-    def __init__(self, disk: NotingDisk) -> None:
+    def __init__(self, disk: RecordingDisk) -> None:
         self.disk = disk
         self._boot = next(BOOTS)
         self.left_by = 0

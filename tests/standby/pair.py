@@ -16,8 +16,8 @@ from curbstone.standby.shipping import ShippingDisk
 from curbstone.standby.state_files import server_state_files
 from curbstone.standby.stream import Cursor, Stream
 from tests.kit.simulated import Crash
+from tests.sim.disk_faults import UNLIMITED, disk_recovers
 from tests.sim.history import Violation
-from tests.sim.trouble import UNLIMITED, disk_recovers
 from tests.standby.machine import Standby
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class Pair:
         rng = self.rng
         self.clock_ms += rng.choice([0, 0, 1, 20])
         if rng.random() < 0.003:
-            self._trouble()
+            self._inject_fault()
         if not self.run.is_sync and self._cursor is not None and rng.random() < 0.01:
             self._catch_up()
         if self.run.is_sync and not self._tick():
@@ -247,7 +247,7 @@ class Pair:
         if not self.run.is_sync and self._copy is None and rng.random() < 0.01:  # killed while it applies much at once
             self._wire.extend(self._cursor.take(1 << 30))
             self.standby.disk.crash_in = rng.randrange(1, 12)
-            return self._go_on(receives=1 << 30)
+            return self._advance(receives=1 << 30)
         if rng.random() < (0.01 if self.standby.syncs.pending else 0.002):
             if rng.random() < 0.3:
                 self.lose()
@@ -256,7 +256,7 @@ class Pair:
             else:
                 self.standby.disk.crash_in = rng.randrange(12)
             return True
-        return self._go_on()
+        return self._advance()
 
     def _send_a_block(self) -> None:
         """The server sends a block of any file again, as after a comparison."""
@@ -288,7 +288,7 @@ class Pair:
         except (OSError, SyncFailed):
             self._fail()
 
-    def _trouble(self) -> None:
+    def _inject_fault(self) -> None:
         """The standby's disk fails, is full or works again; or time passes in which nobody hears anything."""
         disk, rng = self.standby.disk, self.rng
         what = rng.randrange(8)
@@ -301,7 +301,7 @@ class Pair:
         else:
             disk_recovers(rng, disk)
 
-    def _go_on(self, receives: int = 0) -> bool:
+    def _advance(self, receives: int = 0) -> bool:
         """Copy, send, apply, sync and acknowledge a little. `receives`: how many pieces have to arrive; 0 for some."""
         rng, standby = self.rng, self.standby
         assert self._cursor is not None

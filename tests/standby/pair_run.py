@@ -21,9 +21,9 @@ from curbstone.core.disk import Disk
 from curbstone.standby.applying import Applier
 from curbstone.standby.state_files import StateFiles
 from tests.kit.simulated import Crash, SimHost
-from tests.sim.evidence import NotingDisk
+from tests.sim.disk_faults import disk_recovers
+from tests.sim.recording_disk import RecordingDisk
 from tests.sim.run import Run
-from tests.sim.trouble import disk_recovers
 from tests.standby.held_back import PairHost
 from tests.standby.machine import SimSyncs, Standby
 from tests.standby.marked import FROM_THE_START, Mark, Marked
@@ -63,7 +63,7 @@ class PairRun(Run):
 
     def new_host(self) -> SimHost:
         if self._standby is None:
-            self._standby = Standby(NotingDisk(self.pair_rng))
+            self._standby = Standby(RecordingDisk(self.pair_rng))
         self.pair = Pair(self, self._standby)
         self.lives[self.pair.stream.life] = len(self.lives)
         return PairHost(self.rng, self.wall_ms, self.pair)

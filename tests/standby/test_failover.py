@@ -21,7 +21,7 @@ from tests.kit.server import NotReady, ServerProcess, bodies, call, clean_enviro
 from tests.kit.waiting import wait_until
 from tests.standby.kubernetes_api import KubernetesApi
 from tests.standby.load import Load, confirms, wait_in_sync
-from tests.standby.second import StandbyProcess
+from tests.standby.standby_process import StandbyProcess
 
 TTL_S = 6
 OPTIONS = ("--standby-backlog=1MiB", "--cap=64MiB", f"--lease-ttl={TTL_S}")

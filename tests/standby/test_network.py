@@ -13,7 +13,7 @@ from tests.kit.processes import Process
 from tests.kit.server import ServerProcess, bodies, call
 from tests.kit.waiting import wait_until
 from tests.standby.load import Load, confirms, wait_in_sync
-from tests.standby.second import StandbyProcess
+from tests.standby.standby_process import StandbyProcess
 
 PORT = 8080
 OPTIONS = (f"--http-addr=0.0.0.0:{PORT}", "--stomp-addr=", "--mqks-addr=", "--insecure", "--cap=64MiB")

@@ -13,7 +13,7 @@ import pytest
 from tests.kit.commands import curbstone
 from tests.kit.server import NotReady, ServerProcess, call
 from tests.kit.waiting import wait_until
-from tests.standby.second import StandbyProcess
+from tests.standby.standby_process import StandbyProcess
 
 BACKLOG = "--standby-backlog=1MiB"
 

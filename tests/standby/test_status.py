@@ -18,7 +18,7 @@ from tests.kit.authority import Authority
 from tests.kit.commands import curbstone
 from tests.kit.server import ServerProcess, bodies, call
 from tests.kit.waiting import wait_until
-from tests.standby.second import StandbyProcess
+from tests.standby.standby_process import StandbyProcess
 
 BACKLOG = "--standby-backlog=1MiB"
 

@@ -16,7 +16,7 @@ from tests.kit.results import recorded
 from tests.kit.server import ServerProcess, bodies, call
 from tests.kit.waiting import wait_until
 from tests.standby.load import Load, wait_in_sync
-from tests.standby.second import StandbyProcess
+from tests.standby.standby_process import StandbyProcess
 
 OPTIONS = ("--standby-backlog=1MiB", "--confirm-with=standby", "--standby-patience=never")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.kit.server import ServerProcess, bodies, call
 from tests.kit.waiting import wait_until
-from tests.standby.second import StandbyProcess
+from tests.standby.standby_process import StandbyProcess
 
 OPTIONS = ("--standby-backlog=64MiB", "--cap=64MiB")
 

@@ -12,7 +12,7 @@ from tests.kit.commands import curbstone
 from tests.kit.ops_tools import ROOT
 from tests.kit.server import ServerProcess, bodies, call, clean_environment
 from tests.standby.load import Load, wait_in_sync
-from tests.standby.second import StandbyProcess
+from tests.standby.standby_process import StandbyProcess
 
 RELEASE = "0.3.0"
 OPTIONS = ("--standby-backlog=1MiB", "--cap=64MiB")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from tests.faults.many_batches import AT_ONCE
-from tests.faults.worst import JSON, Case, World
+from tests.faults.worst_cases import JSON, Case, World
 
 
 def with_keys(world: World, queue: str, count: int, **options: object) -> None:

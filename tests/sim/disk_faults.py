@@ -1,4 +1,4 @@
-"""What goes wrong with the disk of a simulated run: syncs fail, it fills up, all is well again; and then a crash.
+"""Faults of the disk of a simulated run: syncs fail, the disk fills up and recovers; and then a crash.
 
 A crash right after a failure finds what the failure left behind. So each is followed by one more often than not.
 """
@@ -39,11 +39,11 @@ def from_the_start(rng: Random, disk: SimDisk) -> None:
         rng.choice([syncs_fail, disk_fills_up])(rng, disk)
 
 
-def trouble(rng: Random, disk: SimDisk, go_on: Callable[[], None], crash: Callable[[], None]) -> None:
+def inject_fault(rng: Random, disk: SimDisk, advance: Callable[[], None], crash: Callable[[], None]) -> None:
     """Let the disk fail, fill up or recover; then maybe let a little happen, and crash at any call."""
     happens = rng.choices([syncs_fail, changes_fail, disk_fills_up, disk_recovers], [3, 1, 3, 4])[0]
     happens(rng, disk)
     if happens is not disk_recovers and rng.random() < 0.1:
         for _ in range(rng.randrange(4)):
-            go_on()
+            advance()
         crash()

@@ -22,7 +22,7 @@ Effect = tuple[str, str]
 """What a power cut has done to the file of a path."""
 
 
-class NotingDisk(SimDisk):
+class RecordingDisk(SimDisk):
     """See the module's docstring."""
 
     def __init__(self, rng: Random) -> None:
