@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import stomp
 from stomp.utils import Frame
@@ -70,33 +69,3 @@ class Listener(stomp.ConnectionListener):  # type: ignore[misc]
     def wait_until(self, condition: Callable[[], bool]) -> None:
         with self.heard:
             assert self.heard.wait_for(condition, WAIT_S)
-
-
-def exercise(kind: Any, address: tuple[str, int]) -> None:
-    """Send, receive, settle and use a transaction with stomp.py."""
-    listener = Listener()
-    connection = kind([address])
-    connection.set_listener("", listener)
-    connection.connect("user", "pass", wait=True)
-    connection.subscribe("/queue/a", id="1", ack="client-individual")
-    # Its 1.0 decodes escapes, which 1.0 does not have.
-    value = "a:b" if kind is stomp.Connection10 else "a:b\\c"
-    connection.send("/queue/a", "hellö: w\\rld", headers={"k": value, "receipt": "r1"})
-    listener.wait_until(lambda: "r1" in listener.receipts and len(listener.messages) == 1)
-    message = listener.messages[0]
-    assert message.body == "hellö: w\\rld"
-    assert message.headers["k"] == value
-    if kind is stomp.Connection12:
-        connection.ack(message.headers["ack"])
-    elif kind is stomp.Connection11:
-        connection.ack(message.headers["message-id"], "1")
-    else:
-        connection.ack(message.headers["message-id"])
-    transaction = connection.begin()
-    connection.send("/queue/a", "in a transaction", transaction=transaction)
-    connection.commit(transaction)
-    listener.wait_until(lambda: len(listener.messages) == 2)
-    assert listener.messages[1].body == "in a transaction"
-    connection.disconnect(receipt="bye")
-    listener.wait_until(lambda: "bye" in listener.receipts)
-    assert not listener.errors

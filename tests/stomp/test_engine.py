@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stomp
 
 from curbstone.access.private_queues import AT_ONCE
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
 from tests.kit.engine import A, wait_until
-from tests.stomp.client import exercise
 from tests.stomp.serving import SUB, World, run
 
 pytestmark = pytest.mark.anyio
@@ -65,20 +63,6 @@ def test_transaction_over_two_queues_is_atomic(tmp_path: Path) -> None:
     run(tmp_path, before, after)
 
 
-async def test_transaction_covers_queue_and_topic(world: World) -> None:
-    reader, peer = await world.peer(), await world.peer()
-    await reader.send(b"SUBSCRIBE\nid:0\ndestination:/topic/news\nreceipt:s\n\n\0")
-    assert (await reader.frame()).headers["receipt-id"] == "s"
-    frames = [b"BEGIN\ntransaction:t\n\n\0"]
-    for destination in (b"/topic/news", b"/queue/a", b"/topic/nobody"):
-        frames.append(b"SEND\ndestination:%b\ntransaction:t\n\nhot\0" % destination)
-    frames.append(b"COMMIT\ntransaction:t\nreceipt:c\n\n\0")
-    await peer.send(b"".join(frames))
-    assert (await peer.frame()).headers["receipt-id"] == "c"
-    assert (await reader.frame()).body == b"hot"
-    assert world.count() == 1
-
-
 @pytest.mark.parametrize("options", [QueueOptions(cap=64 * 1024)])
 async def test_a_full_queue_refuses_with_an_error_and_the_receipt(world: World) -> None:
     peer = await world.peer()
@@ -92,31 +76,6 @@ async def test_a_full_queue_refuses_with_an_error_and_the_receipt(world: World) 
     assert frames[-1].headers["receipt-id"] == str(len(confirmed))
     assert confirmed == [str(n) for n in range(len(confirmed))]
     assert world.count() >= len(confirmed)
-
-
-async def test_a_count_follows_the_queue(world: World) -> None:
-    peer = await world.peer()
-    await peer.send(b"SUBSCRIBE\nid:c\ndestination:/queue/a/count\n\n\0")
-    assert (await peer.frame()).body == b"0"
-    other = await world.peer()
-    await other.send(b"SEND\ndestination:/queue/a\nreceipt:r\n\n1\0")
-    assert (await peer.frame()).body == b"1"
-    await other.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\n\n\0")
-    assert (await peer.frame()).body == b"0"
-
-
-async def test_topics_and_their_queues(world: World) -> None:
-    readers = [await world.peer() for _ in range(2)]
-    for reader in readers:
-        await reader.send(b"SUBSCRIBE\nid:0\ndestination:/topic/news\nreceipt:s\n\n\0")
-        assert (await reader.frame()).headers["receipt-id"] == "s"
-    writer = await world.peer()
-    await writer.send(b"SEND\ndestination:/topic/news\nreceipt:r\n\nhot\0")
-    assert (await writer.frame()).headers["receipt-id"] == "r"
-    for reader in readers:
-        assert (await reader.frame()).body == b"hot"
-        await reader.close()
-    await wait_until(lambda: not world.broker.private_queues())
 
 
 async def test_acks_of_a_topic_are_confirmed_although_its_queue_is_deleted(world: World) -> None:
@@ -142,12 +101,6 @@ async def test_a_deleted_queue_ends_its_subscribers_with_an_error(world: World) 
     assert (await peer.read_all())[-1].command == "ERROR"
     await producer.send(b"SEND\ndestination:/queue/a\nreceipt:2\n\n2\0")
     assert (await producer.frame()).headers["receipt-id"] == "2", "created again on the next use"
-
-
-@pytest.mark.parametrize("kind", [stomp.Connection10, stomp.Connection11, stomp.Connection12])
-async def test_stomp_py_in_every_version(world: World, kind: Any) -> None:
-    await asyncio.to_thread(exercise, kind, world.address)
-    await wait_until(lambda: world.count() == 1)
 
 
 @pytest.mark.source

@@ -201,16 +201,6 @@ async def test_a_fragmented_message_is_one_message(gateway: Running) -> None:
     assert await gateway.pop_all() == [b"a" * 30_000 + b"b" * 30_000]
 
 
-@pytest.mark.parametrize("frame", ["not json", "5", "[]", '{"messag":"5"}', "[" * 50_000])
-async def test_a_bad_frame_is_answered_and_the_server_lives_on(gateway: Running, frame: str) -> None:
-    async with gateway.socket("publish") as socket:
-        await socket.send(frame)
-        error = await json_from(socket)
-        assert error["code"] == 400 and error["error"]
-        assert await closed(socket) == 1000
-    await gateway.publish(b"alive")
-
-
 async def test_a_message_above_the_limit_is_refused_and_those_after_it_are_stored(gateway: Running) -> None:
     async with gateway.socket("publish") as socket:
         for body in (b"1", b"x" * 65_537, b"2"):
@@ -289,55 +279,6 @@ async def test_ack_to_id_settles_earlier_messages_and_the_rest_is_requeued(gatew
         taken = await take(socket, 5)
         assert [payload for _, payload in taken] == [b"5", b"6", b"7", b"8", b"9"]
         assert {metadata["redelivered"] for metadata, _ in taken} == {True}
-
-
-async def test_with_an_encoding_there_is_one_frame(gateway: Running) -> None:
-    await gateway.publish(b"\xff\x00", b"two")
-    async with gateway.socket("consume", "?ack&limit=1&encoding=base64") as socket:
-        message = await json_from(socket)
-        assert message["message"] == "/wA="
-        await socket.send(ack(message["ackId"]))
-        assert (await json_from(socket))["message"] == "dHdv"
-
-
-async def test_unknown_id_ends_the_connection_and_requeues_messages(gateway: Running) -> None:
-    await gateway.publish(b"a")
-    async with gateway.socket("consume", "?ack") as socket:
-        await take(socket, 1)
-        await socket.send('{"ackId":"999"}')
-        assert await json_from(socket) == {"code": 500, "error": "Unrecognized acknowledgment ID"}
-        assert await closed(socket) == 1000
-    await unsettled_went_back(gateway, 1)
-
-
-async def test_ack_after_a_reconnect_settles_nothing(gateway: Running) -> None:
-    """It removed the message that had the same number on the new connection, unprocessed."""
-    await gateway.publish(b"a")
-    async with gateway.socket("consume", "?ack") as socket:
-        [(first, _)] = await take(socket, 1)
-    await unsettled_went_back(gateway, 1)
-    async with gateway.socket("consume", "?ack") as socket:
-        [(again, _)] = await take(socket, 1)
-        await socket.send(ack(first["ackId"]))
-        assert await json_from(socket) == {"code": 500, "error": "Unrecognized acknowledgment ID"}
-        assert await closed(socket) == 1000
-    await unsettled_went_back(gateway, 1)
-    assert first["ackId"] != again["ackId"]
-
-
-async def test_after_an_empty_frame_nothing_is_delivered_and_acks_continue(gateway: Running) -> None:
-    await gateway.publish(b"a")
-    async with gateway.socket("consume", "?ack") as socket:
-        [(metadata, _)] = await take(socket, 1)
-        await socket.send("")
-        await (await socket.ping())
-        await gateway.publish(b"b")
-        await socket.send(ack(metadata["ackId"]))
-        await (await socket.ping())
-        assert await gateway.counts() == (1, 0, 0)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0):
-                await socket.recv()
 
 
 async def test_without_ack_everything_is_pushed_and_settled(gateway: Running) -> None:
