@@ -42,6 +42,8 @@ SHARE_JAVA = {
     for name in ("class_archive", "jobs", "outbox", "secure", "sink", "source", "stream")
 }  # fmt: skip
 """The files that use the fixture `spark`, a Java process which takes long to start: one worker runs all of them."""
+SHARE_BROWSER = "tests/interop_http/"
+"""The folder whose files use `tests.kit.browser`: one worker runs all of them, for the same reason."""
 
 # Several processes share two cores and the time of an example says nothing; a failure prints how to repeat it.
 hypothesis.settings.register_profile(
@@ -82,10 +84,12 @@ def pytest_collection_finish() -> None:
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
-    """Keeps the tests of a file in one worker, for what they share, and those of the files in SHARE_JAVA."""
+    """Keeps the tests of a file in one worker, for what they share, and those that share Java or a browser."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = nodeid.split("::", 1)[0]
+        if file.startswith(SHARE_BROWSER):
+            return SHARE_BROWSER
         return "tests/spark" if file in SHARE_JAVA else file
 
 

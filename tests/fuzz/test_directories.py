@@ -15,7 +15,7 @@ from tests.core.recovery.test_golden import ALL, unpacked, wanted
 from tests.fuzz.directories import Files, Original, edited
 from tests.kit.results import recorded
 
-EDITED = 30
+EDITED = 20
 
 
 @cache

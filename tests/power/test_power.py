@@ -80,7 +80,7 @@ def test_a_file_survives_power_cuts(tmp_path: Path) -> None:
     seed = seed_of_run()
     print(f"CURBSTONE_CRASH_SEED={seed}")
     with volatile(tmp_path, Random(seed)) as volume:
-        send_a_file(tmp_path, volume, lines=4_000, cuts=5, seed=seed)
+        send_a_file(tmp_path, volume, lines=3_000, cuts=4, seed=seed)
         assert volume.files_hurt, "no cut lost anything"
 
 

@@ -370,7 +370,7 @@ def test_random_kills_lose_and_duplicate_nothing(
     dice = random.Random(seed)
     lake = tmp_path / "lake"
     sent = 0
-    for _ in range(4):
+    for _ in range(3):
         running = jobs.job(
             *("archive", QUEUE, "--journal", "--server", server.url, "--lake", str(lake)),
             *("--every", "0", "--max-per-batch", "100"),

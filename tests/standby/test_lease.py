@@ -24,7 +24,7 @@ from tests.standby.lease_machine import Machine
 from tests.standby.lease_world import Store, World, simulate
 
 Patch = pytest.MonkeyPatch
-HISTORIES = 60
+HISTORIES = 45
 HISTORIES_MAX = 400
 FOUND_AT = {"L4: a copy is never behind": 80, "L1: who has given it away goes on": 57}
 """The first seeds that find these, where the search begins: earlier ones find nothing, and take seconds."""

@@ -14,7 +14,7 @@ from tests.kit.results import recorded
 from tests.standby.pair_run import PairRun, simulate
 
 FIRST_SEED = int(os.environ.get("CURBSTONE_SIM_SEED", "0"))
-HISTORIES = 12
+HISTORIES = 9
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

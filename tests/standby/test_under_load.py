@@ -71,7 +71,7 @@ def send_a_file(tmp_path: Path, lines: int, kills: int) -> None:
 
 
 def test_a_real_file_survives_failovers(tmp_path: Path) -> None:
-    send_a_file(tmp_path, lines=4_000, kills=2)
+    send_a_file(tmp_path, lines=3_000, kills=2)
 
 
 @pytest.mark.soak
