@@ -194,7 +194,11 @@ def _name(block: bytes) -> tuple[bytes, bytes]:
 
 def asked_name(block: bytes) -> Name:
     """Return the name in a header block that has one."""
-    mark, line = _name(block)
+    before, mark, rest = block.partition(UNIQUE_MARK)
+    if mark and (not before or before[-1] == _LF):  # as `_name` would find it
+        line = rest.partition(b"\n")[0]
+    else:
+        mark, line = _name(block)
     name = unescape(line.decode("utf-8", "replace")).encode() if _BACKSLASH in line else line
     if mark == REPLACE_MARK:
         found = _MAX_LINE.search(block)

@@ -7,7 +7,7 @@ end of a head is bounded.
 The speed comes from one observation: the heads of a client's frames are all the same except for `receipt` (and the id
 of an ACK). So the parser takes the receipt out and looks the rest up in a table of heads that it has parsed before.
 Only a new head is parsed. If a SEND has headers whose values differ in each message (`VARIED`), these are taken out,
-too, and the rest is looked up.
+too, and what is left is looked up.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ VARIED = ("x-key", "JMSXGroupID", "x-unique", "x-replace", "correlation-id", "tr
 """Headers of a SEND that differ in each message and do not affect the rest of its head."""
 # Only values that need no decoding in any version; a line with another value is parsed with the rest of the head.
 _VARIED = re.compile(rb"\n((?:%b):)([!-\[\]-~][ -\[\]-~]*)(?=\n|\Z)" % "|".join(VARIED).encode())
+_REPEATED = (b"x-key:", b"JMSXGroupID:")
+"""How those of them begin whose values are often the same."""
 _VARIED_BYTES_MAX = 256
 """The most bytes of these lines together: so no value is longer than an ordering key or a name may be."""
-_CR = ord("\r")
+_CR, _SPACE, _S = b"\r S"
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 
 PLAIN = bytes(c for c in range(0x20, 0x7F) if c != 0x5C)
@@ -50,7 +52,7 @@ _HEADS_BYTES_MAX = 256 * 1024
 """The bytes of all remembered heads together."""
 _HEAD_CACHED_BYTES_MAX = 1024
 _LIKES_MAX = 256
-"""How many heads are remembered by what is in them beside the values of `VARIED` headers."""
+"""How many heads are remembered by what is left of them without `VARIED` headers."""
 _LINES_MAX = 1024
 _LINE_CACHED_BYTES_MAX = 128
 
@@ -59,10 +61,11 @@ class Head:
     """Command and headers of a frame. Frames with the same head share one instance.
 
     `headers` has the first value of each name, decoded (§ Repeated Header Entries). `lines` has the line of each as
-    received, without CR. `receipt` is in neither.
+    received, without CR. `receipt` is in neither. Frames whose heads differ in lines that vary share one, too; it has
+    those of the first of them.
     """
 
-    __slots__ = ("command", "content_length", "headers", "like", "lines", "plan", "varied")
+    __slots__ = ("command", "content_length", "headers", "lines", "plan")
 
     def __init__(self, command: str, headers: dict[str, str], lines: dict[str, bytes], length: int | None) -> None:
         self.command = command
@@ -71,27 +74,26 @@ class Head:
         self.content_length = length
         self.plan: Any = None
         """The `SendPlan` of this head, set by the session; None at first."""
-        self.varied = b""
-        """The lines of `VARIED` headers, each with its LF. Empty if there are none, or if others may be like them."""
-        self.like: Head | None = None
-        """An earlier head that differs in the values of `varied` alone. Until `fill`, `headers` and `lines` are its."""
 
-    def fill(self) -> None:
-        """Give a head that is like an earlier one its own headers."""
-        if self.like is None or self.headers is not self.like.headers:
-            return
-        self.headers, self.lines = self.headers.copy(), self.lines.copy()
-        for line in self.varied.splitlines():
+    def having(self, varied: bytes) -> Head:
+        """Return the head of a frame with these lines that vary."""
+        if not varied:
+            return self
+        head = Head(self.command, self.headers.copy(), self.lines.copy(), self.content_length)
+        for line in varied.splitlines():
             name, _, value = line.decode().partition(":")
-            self.headers[name] = value
-            self.lines[name] = line
+            head.headers[name] = value
+            head.lines[name] = line
+        return head
 
     def __repr__(self) -> str:
         return f"Head({self.command}, {self.headers})"
 
 
-Frame = tuple[Head, bytes | None, bytes]
-"""(head, receipt as received or None, body). A plain tuple, because one is created for each frame."""
+Frame = tuple[Head, bytes, bytes | None, bytes]
+"""(head, its lines that vary, receipt as received or None, body). These lines are those of `VARIED` headers, each with
+its LF; they are empty if there are none, or if only frames with the same lines share the head. A plain tuple, because
+one is created for each frame."""
 
 ACK_BY_ID = Head("ACK", {}, {}, None)
 """The head of every 1.2 ACK that has only `id` and perhaps `receipt`. In its frames, the id takes the place of the
@@ -111,9 +113,13 @@ class FrameParser:
         self._version = ""
         self._limits = limits
         self._body_bytes_max = min(limits.connect_body_bytes_max, limits.body_bytes_max)
-        self._heads: dict[bytes, Head] = {}
+        self._heads: dict[bytes, tuple[Head, bytes]] = {}
+        """By a head without its receipt, the head, and its lines that vary."""
         self._heads_bytes = 0
         self._likes: dict[tuple[bytes, ...], Head] = {}
+        """Heads with lines that vary, by all but the values of these."""
+        self._last: _Varied | None = None
+        """The last of these heads, if it has one such line, and its value is seldom repeated."""
         self._lines: dict[bytes, tuple[str, str]] = {}
         self._end = _END_CRLF
         self._blank_is_lf = True
@@ -135,6 +141,7 @@ class FrameParser:
         self._body_bytes_max = self._limits.body_bytes_max
         self._forget_heads()
         self._likes.clear()
+        self._last = None
         self._lines.clear()
         # Only 1.2 allows CRLF; in 1.0 and 1.1 a CR belongs to the value (C2 of their grammar).
         self._end = _END_CRLF if version == V12 else _END
@@ -209,27 +216,28 @@ class FrameParser:
                         receipt, mark, more = receipt.partition(b"\n")
                         if mark:
                             key += b"\n" + more
-                        plain = not receipt.translate(None, PLAIN)
+                        plain = receipt.isalnum() or not receipt.translate(None, PLAIN)
                         found: bytes | None = receipt
                     else:
                         plain = True
                         found = None
                     if plain:
-                        head = heads.get(key)
+                        known = heads.get(key)
                         start = end + 2
-                        if head is None and key.startswith(b"SEND\n"):
-                            head = self._learn(key, found)
-                        if head is not None:
+                        if known is None and data[pos] == _S:
+                            known = self._learn(key, found)
+                        if known is not None:
+                            head, varied = known
                             length = head.content_length
                             stop = data.find(b"\0", start) if length is None else start + length
                             if start <= stop < size and not data[stop] and stop - start <= body_max:
-                                frames.append((head, found, data[start:stop]))
+                                frames.append((head, varied, found, data[start:stop]))
                                 pos = stop + 1
                                 continue
                         elif key.startswith(b"ACK\nid:") and self._version == V12 and start < size:
                             ack_id = key[7:]
-                            if not data[start] and not ack_id.translate(None, PLAIN):
-                                frames.append((ACK_BY_ID, found, ack_id))
+                            if not data[start] and (ack_id.isalnum() or not ack_id.translate(None, PLAIN)):
+                                frames.append((ACK_BY_ID, b"", found, ack_id))
                                 pos = start + 1
                                 continue
             after = self._read_one(data, pos, searched, in_body, frames)
@@ -242,24 +250,29 @@ class FrameParser:
                 return pos
         return pos
 
-    def _learn(self, key: bytes, receipt: bytes | None) -> Head | None:
-        """Parse and remember the head of a SEND without its receipt; return None if it must be read by `_read_one`."""
+    def _learn(self, key: bytes, receipt: bytes | None) -> tuple[Head, bytes] | None:
+        """Return a SEND's head, and its lines that vary; parse and remember it if it is new.
+
+        `key` is the head without its receipt. Return None if it must be read by `_read_one`.
+        """
+        last = self._last
+        if last is not None and (varied := last.varied_in(key)):
+            return last.head, varied
         # With a CR or a NUL in it, the head may end before the LF LF that was found.
-        if len(key) > _HEAD_CACHED_BYTES_MAX or _CR in key or 0 in key:
+        if len(key) > _HEAD_CACHED_BYTES_MAX or _CR in key or 0 in key or not key.startswith(b"SEND\n"):
             return None
         try:
             if len(self._heads) >= _HEADS_MAX or self._heads_bytes + len(key) > _HEADS_BYTES_MAX:
                 self._forget_heads()
-            head = self._varied_head(key) or self._head("SEND", key)[0]
+            known = self._heads[key] = self._varied_head(key) or (self._head("SEND", key)[0], b"")
         except ProtocolError as error:
             error.receipt = receipt
             raise
-        self._heads[key] = head
         self._heads_bytes += len(key)
-        return head
+        return known
 
-    def _varied_head(self, key: bytes) -> Head | None:
-        """Return the head of a SEND that has `VARIED` headers; None if it has none, or must be parsed as a whole."""
+    def _varied_head(self, key: bytes) -> tuple[Head, bytes] | None:
+        """Return the head of a SEND, and its lines that vary; None if it has none, or must be parsed with them."""
         parts = _VARIED.split(key)
         if len(parts) == 1:
             return None
@@ -269,18 +282,16 @@ class FrameParser:
         del parts[2::3]
         shape = tuple(parts)
         like = self._likes.get(shape)
-        if like is not None:
-            head = Head("SEND", like.headers, like.lines, like.content_length)
-            head.like = like
-        else:
-            head = self._head("SEND", key)[0]
-            if len(head.lines) != key.count(b"\n"):
-                return head  # of two headers with one name the first counts, wherever it is
+        if like is None:
+            like = self._head("SEND", key)[0]
+            if len(like.lines) != key.count(b"\n"):
+                return like, b""  # of two headers with one name the first counts, wherever it is
             if len(self._likes) >= _LIKES_MAX:
                 self._likes.clear()
-            self._likes[shape] = head
-        head.varied = varied
-        return head
+            self._likes[shape] = like
+        if len(parts) == 3 and parts[1] not in _REPEATED:
+            self._last = _Varied(like, *parts)
+        return like, varied
 
     def _forget_heads(self) -> None:
         self._heads.clear()
@@ -458,5 +469,27 @@ class FrameParser:
                 return -1
         if stop > start and head.command != "SEND" and self._version not in ("", V10):
             raise ProtocolError(f"a {head.command} frame can't have a body", data[start : min(stop, start + 80)])
-        frames.append((head, receipt, data[start:stop]))
+        frames.append((head, b"", receipt, data[start:stop]))
         return stop + 1
+
+
+class _Varied:
+    """What heads have in common that differ in one value alone."""
+
+    __slots__ = ("_after", "_before", "_name", "head")
+
+    def __init__(self, head: Head, before: bytes, name: bytes, after: bytes) -> None:
+        self.head = head
+        self._before = before + b"\n" + name
+        self._name = name
+        self._after = after
+
+    def varied_in(self, key: bytes) -> bytes:
+        """Return the line with the value, and its LF, if a head has all this in common; else nothing."""
+        start, end = len(self._before), len(key) - len(self._after)
+        value = key[start:end]
+        if key[:start] != self._before or key[end:] != self._after or len(value) > _VARIED_BYTES_MAX:
+            return b""
+        if value.isalnum() or (value and value[0] != _SPACE and not value.translate(None, PLAIN)):
+            return self._name + value + b"\n"
+        return b""

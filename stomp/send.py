@@ -19,7 +19,7 @@ from curbstone.core.names import QueueName, reply_address
 from curbstone.core.orders import NAMES, PRIORITY, Orders, orders_of, with_flags
 from curbstone.core.values import Numbered
 from curbstone.stomp import arguments, extensions, frames, header_values, producer_sequence, temp_queues
-from curbstone.stomp.codec import V10, VARIED, Head
+from curbstone.stomp.codec import V10, Head
 from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.session_state import SessionState
@@ -84,11 +84,12 @@ _DESTINATIONS_MAX = 2048
 class SendPlan:
     """The interpreted head of a SEND."""
 
-    __slots__ = ("_is_aliased", "_rest", "block", "key", "numbers", "orders", "target", "transaction")
+    __slots__ = ("block", "is_aliased", "key", "numbers", "orders", "target", "transaction")
 
     def __init__(
         self,
         head: Head,
+        varied: bytes,
         target: Target,
         rest: bytes,
         orders: Orders | None = None,
@@ -98,25 +99,25 @@ class SendPlan:
         """`rest` are the lines to store without those that vary; `key_line` is stored in addition."""
         self.numbers: producer_sequence.SequenceHeaders | None = None
         self.target = target
-        self._is_aliased = bool(key_line) and _ALIAS_LINE.search(head.varied) is not None
+        self.is_aliased = bool(key_line) and _ALIAS_LINE.search(varied) is not None
         """Whether a line that varies has an ordering key under ActiveMQ's name, which is stored under ours, too."""
-        self._rest = rest if self._is_aliased else rest + key_line
-        self.block = self.block_with(head.varied)
+        self.block = rest if self.is_aliased else rest + key_line
+        """The lines to store of a frame without those that vary; see `block_with`."""
         self.orders = orders
         self.transaction = head.headers.get("transaction")
         self.key = key
         """The idempotency key; empty if there is none."""
 
     def block_with(self, varied: bytes) -> bytes:
-        """Return the block of a head that differs in the lines that vary alone, and has these."""
-        block = self._rest + varied
-        if self._is_aliased and (alias := _ALIAS_LINE.search(varied)) is not None:
+        """Return the block of a frame with these lines that vary."""
+        block = self.block + varied
+        if self.is_aliased and (alias := _ALIAS_LINE.search(varied)) is not None:
             block += blocks.encode([(blocks.KEY, alias[1].decode())])
         return block
 
-    def message(self, body: bytes) -> Message:
-        """Return the message of a frame with this body."""
-        return Message(body, self.block, self.orders)
+    def message(self, varied: bytes, body: bytes) -> Message:
+        """Return the message of a frame with these lines that vary and this body."""
+        return Message(body, self.block_with(varied), self.orders)
 
 
 class Publisher:
@@ -132,16 +133,25 @@ class Publisher:
         self.has_numbers = False
         """Whether this connection has sent a message as a numbered producer."""
 
-    def plan(self, head: Head) -> tuple[SendPlan, bool]:
-        """Return the plan for a SEND's head, and whether later frames with it can use it too; raise ProtocolError."""
-        head.fill()
+    def plan(self, head: Head, varied: bytes) -> SendPlan:
+        """Return the plan for a SEND's head and its lines that vary; raise ProtocolError.
+
+        The head keeps it if later frames can use it, too.
+        """
+        plan, lasting = self._plan(head.having(varied), varied)
+        if lasting and plan.transaction is None:
+            head.plan = plan
+        return plan
+
+    def _plan(self, head: Head, varied: bytes) -> tuple[SendPlan, bool]:
+        """Return a plan, and whether it holds for all frames with this head that are not in a transaction."""
         headers = head.headers
         destination = header_values.required(head, "destination")
         target = self._destinations.get(destination)
         if target is None:
             target = self._target(destination)
         if headers.keys().isdisjoint(_ORDERS):
-            return SendPlan(head, target, self._block(head)), True
+            return SendPlan(head, varied, target, self._block(head, varied)), True
         check_headers(head, target.destination.shown_kind)
         if has_arguments := not arguments.OF_SEND.isdisjoint(headers):
             arguments.apply(self._connection, head, target.destination)
@@ -162,7 +172,7 @@ class Publisher:
         key_line = header_values.ordering_key(head, *ORDERING_KEYS)
         if flags := header_values.flags(head):
             orders = with_flags(orders, flags)
-        plan = SendPlan(head, target, self._block(head), orders, key, key_line)
+        plan = SendPlan(head, varied, target, self._block(head, varied), orders, key, key_line)
         plan.numbers = numbers
         return plan, not has_arguments and numbers is None and headers.keys().isdisjoint(_ONCE)
 
@@ -181,10 +191,9 @@ class Publisher:
             )
         return key
 
-    def add(self, plan: SendPlan, receipt: bytes | None, body: bytes) -> None:
+    def add(self, plan: SendPlan, receipt: bytes | None, message: Message) -> None:
         """Collect one message. `Session._carry_out` has an inlined copy for the most frequent case."""
         target = plan.target
-        message = plan.message(body)
         if message.orders is not None and message.orders.batched:
             try:
                 self._connection.access.check_batches(target.name, [message])
@@ -199,9 +208,8 @@ class Publisher:
         target.messages.append(message)
         target.receipts.append(receipt)
 
-    def publish_once(self, plan: SendPlan, receipt: bytes | None, body: bytes) -> None:
+    def publish_once(self, plan: SendPlan, receipt: bytes | None, message: Message) -> None:
         """Publish a message with an idempotency key, by itself. The caller has flushed what was collected before."""
-        message = plan.message(body)
         try:
             self._connection.access.check_batches(plan.target.name, [message])
             _Run(self._connection, plan.target, [message], [receipt], plan.key)
@@ -285,12 +293,14 @@ class Publisher:
         self._destinations[destination] = target
         return target
 
-    def _block(self, head: Head) -> bytes:
+    def _block(self, head: Head, varied: bytes) -> bytes:
         """Return the header lines to store, without those that vary.
 
         Lines of 1.2 are stored unchanged: the store has the same encoding.
         """
-        not_stored = NOT_STORED if not head.varied else NOT_STORED.union(VARIED)
+        not_stored = NOT_STORED
+        if varied:
+            not_stored = not_stored.union([line.partition(b":")[0].decode() for line in varied.splitlines()])
         if producer_sequence.PRODUCER in head.headers and extensions.NUMBERS in self._connection.extensions:
             not_stored = not_stored.union(producer_sequence.HEADERS)
         lines = [line for name, line in head.lines.items() if name not in not_stored]

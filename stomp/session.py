@@ -278,14 +278,14 @@ class Session:
         failure: ProtocolError | CurbstoneError | None = None
         left = iter(received)
         try:
-            for head, receipt, body in left:
-                plan = head.plan or (head.like.plan if head.like is not None else None)
+            for head, varied, receipt, body in left:
+                plan = head.plan
                 if plan is not None:
-                    block = plan.block if plan is head.plan else plan.block_with(head.varied)
+                    block = plan.block_with(varied) if plan.is_aliased else plan.block + varied
                     target = plan.target
                     if not target.messages:
                         if connection.is_throttled:
-                            self._kept = [(head, receipt, body), *left]
+                            self._kept = [(head, varied, receipt, body), *left]
                             break
                         if settler.opened or publisher.has_numbers:
                             self._make_room(target.name)
@@ -295,9 +295,9 @@ class Session:
                 elif head is ACK_BY_ID:
                     settler.ack_by_id(body, receipt)
                 elif self._must_wait(head):
-                    self._kept = [(head, receipt, body), *left]
+                    self._kept = [(head, varied, receipt, body), *left]
                 else:
-                    self._handle(head, receipt, body)
+                    self._handle(head, varied, receipt, body)
                     if connection.ending:
                         break
         except (ProtocolError, CurbstoneError) as error:
@@ -325,11 +325,14 @@ class Session:
         if self._publisher.has_numbers and self._publisher.holds(name):  # the same queue, but another producer or none
             self._publisher.flush()
 
-    def _handle(self, head: Head, receipt: bytes | None, body: bytes) -> None:
+    def _handle(self, head: Head, varied: bytes, receipt: bytes | None, body: bytes) -> None:
         command = head.command
         if not self._connection.version and command not in ("CONNECT", "STOMP"):
             raise ProtocolError(f"send CONNECT before {command}")
-        if command not in ("SEND", "ACK"):
+        if command == "SEND":
+            self._on_send(head, varied, receipt, body)
+            return
+        if command != "ACK":
             self._flush()
             if self._connection.ending:
                 return
@@ -399,27 +402,25 @@ class Session:
         except CurbstoneError as error:
             self._connection.fail(error)
 
-    def _on_send(self, head: Head, receipt: bytes | None, body: bytes) -> None:
+    def _on_send(self, head: Head, varied: bytes, receipt: bytes | None, body: bytes) -> None:
         if head.headers.get("destination") == SESSION_TOKEN and self._takes_tokens:
             self._renew(head, receipt, body)
             return
-        plan, lasting = self._publisher.plan(head)
+        plan = self._publisher.plan(head, varied)
+        message = plan.message(varied, body)
         if plan.transaction is not None:
             self._flush()
-            connection = self._connection
-            connection.charge(1, len(body) + len(plan.block))
-            self._transactions.send(head, plan, body)
+            self._connection.charge(1, len(body) + len(message.headers))
+            self._transactions.send(head, plan.target, message)
             self._connection.receipt(receipt)
             return
         if plan.key:
             self._flush()
-            self._publisher.publish_once(plan, receipt, body)
+            self._publisher.publish_once(plan, receipt, message)
             return
-        if lasting:
-            head.plan = plan
         if not plan.target.messages:
             self._make_room(plan.target.name)
-        self._publisher.add(plan, receipt, body)
+        self._publisher.add(plan, receipt, message)
 
     @property
     def _takes_tokens(self) -> bool:
@@ -486,7 +487,6 @@ class Session:
 
 
 _HANDLERS: dict[str, Callable[[Session, Head, bytes | None, bytes], None]] = {
-    "SEND": Session._on_send,
     "ACK": Session._on_ack,
     "NACK": Session._on_nack,
     "SUBSCRIBE": Session._on_subscribe,

@@ -21,9 +21,9 @@ from curbstone.stomp.codec import Head
 from curbstone.stomp.destinations import Kind
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.extensions import NotUnsettled
-from curbstone.stomp.send import SendPlan
 from curbstone.stomp.session_state import SessionState
 from curbstone.stomp.subscription import Subscription
+from curbstone.stomp.targets import Target
 
 if TYPE_CHECKING:
     from curbstone.access.transactions import AccessTransaction
@@ -81,25 +81,25 @@ class Transactions:
             raise ProtocolError(f"a connection has at most {limit} open transactions", head.lines["transaction"])
         self._open[name] = _Open(self._connection.access.transaction())
 
-    def send(self, head: Head, plan: SendPlan, body: bytes) -> None:
+    def send(self, head: Head, target: Target, message: Message) -> None:
         """Add a SEND to its transaction."""
-        transaction = self._count(head, len(body) + len(plan.block))
+        transaction = self._count(head, len(message.body) + len(message.headers))
         with self._refusals_of(transaction):
-            self._send(transaction, plan, body)
+            self._send(transaction, target, message)
 
-    def _send(self, transaction: _Open, plan: SendPlan, body: bytes) -> None:
-        destination = plan.target.destination
+    def _send(self, transaction: _Open, target: Target, message: Message) -> None:
+        destination = target.destination
         if destination.kind is Kind.TOPIC:
-            transaction.builder.publish_event(destination.event, plan.message(body))
+            transaction.builder.publish_event(destination.event, message)
         elif destination.kind is Kind.REPLY:
-            transaction.replies.append((destination.queue, plan.message(body)))
+            transaction.replies.append((destination.queue, message))
         else:
             connection = self._connection
             name = destination.queue
             if destination.private:
-                transaction.builder.publish_private(temp_queues.make(connection, name), plan.message(body))
+                transaction.builder.publish_private(temp_queues.make(connection, name), message)
             else:
-                transaction.builder.publish(name, plan.message(body))
+                transaction.builder.publish(name, message)
         transaction.published += 1
 
     def ack(self, head: Head) -> None:

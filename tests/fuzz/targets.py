@@ -82,10 +82,12 @@ def _stomp_frames(version: str, *pieces: bytes) -> list[object]:
     for piece in pieces:
         frames = parser.feed(piece)
         while frames:
-            for head, receipt, body in frames:
+            for head, varied, receipt, body in frames:
                 # An ACK that is parsed whole may have its id in place of the body.
                 headers, content = (
-                    ({"id": bytes(body).decode()}, b"") if head is ACK_BY_ID else (dict(head.headers), bytes(body))
+                    ({"id": bytes(body).decode()}, b"")
+                    if head is ACK_BY_ID
+                    else (dict(head.having(varied).headers), bytes(body))
                 )
                 found.append((head.command, headers, receipt, content))
             frames = parser.feed(b"")  # it stops behind a CONNECT

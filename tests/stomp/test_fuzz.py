@@ -15,7 +15,7 @@ from random import Random
 
 import pytest
 
-from curbstone.stomp.codec import V12, VERSIONS, FrameParser, Head
+from curbstone.stomp.codec import V12, VERSIONS, Frame, FrameParser
 from curbstone.stomp.limits import Limits
 from tests.stomp.harness import Client, read_frames
 from tests.stomp.test_session import PIECES
@@ -66,7 +66,7 @@ def chunks(data: bytes, random: Random) -> list[bytes]:
 
 def parsed(parts: list[bytes]) -> tuple[list[tuple[str, dict[str, str], bytes | None, bytes]], str]:
     parser = FrameParser(LIMITS)
-    found: list[tuple[Head, bytes | None, bytes]] = []
+    found: list[Frame] = []
     for part in parts:
         while got := parser.feed(part):
             found += got
@@ -79,8 +79,8 @@ def parsed(parts: list[bytes]) -> tuple[list[tuple[str, dict[str, str], bytes | 
     frames = [
         (head.command, {"id": body.decode()}, receipt, b"")
         if head.command == "ACK" and not head.headers
-        else (head.command, head.headers, receipt, body)
-        for head, receipt, body in found
+        else (head.command, head.having(varied).headers, receipt, body)
+        for head, varied, receipt, body in found
     ]
     return frames, str(parser.error)
 

@@ -96,9 +96,9 @@ def test_varying_header_is_planned_once(name: str, monkeypatch: pytest.MonkeyPat
     planned: list[Head] = []
     plan = Publisher.plan
 
-    def note(self: Publisher, head: Head) -> tuple[SendPlan, bool]:
+    def note(self: Publisher, head: Head, varied: bytes) -> SendPlan:
         planned.append(head)
-        return plan(self, head)
+        return plan(self, head, varied)
 
     monkeypatch.setattr(Publisher, "plan", note)
     client = Client()
@@ -113,6 +113,9 @@ def test_varying_header_is_planned_once(name: str, monkeypatch: pytest.MonkeyPat
 def test_varied_headers_keep_the_rules_of_other_headers() -> None:
     client = Client()
     assert "256 bytes at most" in client.error(send("x", "x-key:" + "k" * 257)).headers["message"]
+    client = Client()
+    client.send(*[send(f"{n}", f"x-key:\\c{n}", f"correlation-id:{n}") for n in range(2)])
+    assert [message.headers["x-key"] for message in client.send(SUB)] == [":0", ":1"]
     client = Client()
     sends = [send("0", "x-key:k", "idempotency-key:same", "receipt:r"), send("1", "x-key:l", "idempotency-key:other")]
     assert client.receipts(*sends, sends[0]) == ["r", "r"]
