@@ -1,7 +1,7 @@
-"""`curbstone pipeline …`: the jobs that fill and use a lake, if the extra `sql` or `spark` is installed.
+"""`curbstone pipeline …`: the jobs that write and use a lake. They need the extra `sql` or `spark`.
 
-Each job has a command line of its own (`python -m curbstone.spark.archive` is the same). Nothing of Spark is imported
-before a job is asked for.
+Each job has its own command line, for example `python -m curbstone.spark.archive`. Spark is imported only when a job
+runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ JOBS = {
     "upgrade": "Convert a lake that an earlier release wrote.",
 }
 
-# All arguments after the name of a job are passed to the job, also --help.
+# All arguments after the name of a job are passed to the job, including --help.
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 pipeline = typer.Typer(name="pipeline", cls=Group)

@@ -1,9 +1,8 @@
 """The process of `curbstone standby`: it keeps a copy of a server up to date until it is promoted or stopped.
 
-Three threads: one receives and applies, one acknowledges, and one looks for what `curbstone promote` asks. That is a
-file in the data directory, so only users who may write there can promote. Two more look at the lease, if there is one,
-and compare the copy with the server now and then.
-`figures` may be called on any other thread.
+It has three threads: one receives and applies, one acknowledges, and one polls for the request of `curbstone promote`,
+which is a file in the data directory, so only users who may write there can promote. Two more poll the lease, if there
+is one, and compare the copy with the server at intervals. `figures` may be called on any thread.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ ACK_S_MAX = 1.0
 POLL_S = 0.1
 REPLY_S_MAX = 60
 BEHIND_BYTES = 8 * 1024 * 1024
-"""After so many bytes without a pause the copy counts as far behind."""
+"""After so many bytes without a pause of the server, the copy counts as far behind."""
 PAUSE_S = 0.005
-"""The shortest pause of a server that has nothing more to send."""
+"""The shortest time without data that counts as a pause of the server."""
 
 REQUEST, REPLY = "promote", "promoted"
 
@@ -60,7 +59,7 @@ log = logging.getLogger("curbstone.standby")
 
 
 class _DiskFailed(Exception):
-    """The disk of the copy has failed; not an OSError, which would be one of the connection."""
+    """The disk of the copy has failed. It is no OSError, because that would be an error of the connection."""
 
 
 class StandbyProcess:
@@ -69,10 +68,10 @@ class StandbyProcess:
     def __init__(
         self, data: Path, *, discards: bool, lease: LeaseWatch | None = None, verify_every_s: int | None = None
     ) -> None:
-        """`discards`: whether what only a former server has may be overwritten, and need not be kept.
+        """`discards`: whether data that only a former server has may be overwritten.
 
-        `lease` is what the copy needs to become a server, if there is one. With `verify_every_s` the copy is compared
-        with the server so often.
+        `lease`: the lease that the copy needs to become a server. `verify_every_s`: the interval of comparisons with
+        the server.
         """
         self._data = data
         self._lease = lease
@@ -81,7 +80,7 @@ class StandbyProcess:
         self._threads = SyncThreads(self._synced)
         self._client: Client | None = None
         self._more = threading.Event()
-        """Set when there is something to acknowledge."""
+        """Set when there may be something to acknowledge."""
         self._wake = threading.Event()
         """Set when a promotion is requested."""
         self._promotion: bool | None = None
@@ -127,7 +126,7 @@ class StandbyProcess:
         )
 
     def run(self) -> None:
-        """Return once it is promoted. Raise CommandFailed if the server refuses permanently, or KeyboardInterrupt."""
+        """Return when the copy is promoted. Raise CommandFailed if the server refuses for good; KeyboardInterrupt."""
         runs = [self._acknowledge, self._watch_requests, *([self._watch_lease] if self._lease is not None else [])]
         if self._verify_every_s is not None:
             runs.append(partial(self._verifier.run_every, self._verify_every_s, lambda: self._is_ended))
@@ -162,7 +161,7 @@ class StandbyProcess:
             self._disk.close()
 
     def _failed(self, error: Exception) -> None:
-        """Raise the error if another attempt does not help."""
+        """Raise the error if another attempt would not help."""
         self._must_compare = isinstance(error, BadFrame)
         if isinstance(error, CannotFollow):
             raise CommandFailed(f"{self._data} can't follow {self._url()}: {error}") from None
@@ -175,7 +174,7 @@ class StandbyProcess:
         return self._client.url if self._client is not None else "the server"
 
     def _reopen(self) -> None:
-        """Record the failure of the disk, and open the copy as a new process does."""
+        """Record the failure of the disk, and open the copy again, as a new process would."""
         while True:
             try:
                 self._copy.applier.record_failure()
@@ -217,7 +216,7 @@ class StandbyProcess:
         self._copy.assign(server, term)
 
     def _set_aside(self, term: int) -> None:
-        """Move the data of a former server aside: some of them may be confirmed, and on no other disk."""
+        """Move the data of a former server aside: some may have been confirmed, and be on no other disk."""
         kept = self._data.with_name(f"{self._data.name}.kept-{term}")
         if kept.exists():
             raise CannotFollow(f"{kept} exists already; move it, or add --discard")
@@ -319,9 +318,9 @@ class StandbyProcess:
             copy, begun_ms = self._copy, now_ms()
             attached = copy.attached
             ack = copy.ack()
-            # Nothing is sent without news, because an acknowledgement with news would have to wait for the reply.
-            is_news = any(ack[name] != last.get(name) for name in ("durable", "is_usable"))
-            if attached is None or not (is_news or begun_ms - last_ms >= ACK_S_MAX * 1000):
+            # Nothing is sent without a change, because the next change would have to wait for the reply.
+            has_changed = any(ack[name] != last.get(name) for name in ("durable", "is_usable"))
+            if attached is None or not (has_changed or begun_ms - last_ms >= ACK_S_MAX * 1000):
                 continue
             try:
                 client = client or Client()
@@ -360,7 +359,7 @@ class StandbyProcess:
                 self._request_promotion(accepts_loss=accepts_loss)
 
     def _watch_lease(self) -> None:
-        """Poll the lease, and request a promotion when the copy may take it."""
+        """Poll the lease, and request a promotion when the copy may take the lease."""
         lease, reported = self._lease, ""
         assert lease is not None
         while not self._is_ended:
@@ -423,9 +422,9 @@ class StandbyProcess:
 
 
 def should_serve(data: Path, lease: LeaseWatch | None = None) -> bool:
-    """Return whether a directory was promoted, and the configured server was not promoted after it.
+    """Return whether a directory was promoted, and the configured server was not promoted later.
 
-    With a lease, the lease decides instead, also for the directory of a server that never had a copy.
+    With a lease, the lease decides instead, even for the directory of a server that never had a copy.
     """
     if not (data / STATE_FILE).is_file():
         has_data = data.is_dir() and any(each.name not in NO_DATA for each in data.iterdir())
@@ -445,7 +444,7 @@ def should_serve(data: Path, lease: LeaseWatch | None = None) -> bool:
 
 
 def promote(data: Path, *, accepts_loss: bool) -> str:
-    """Promote a copy, or have its running process do it; return the outcome as text. Raise CommandFailed."""
+    """Promote a copy, or request that of its running process; return the result as text. Raise CommandFailed."""
     if not (data / STATE_FILE).is_file():
         raise CommandFailed(f"{data} is not a copy of a server; create one with curbstone standby")
     try:
@@ -487,7 +486,7 @@ def _request_and_wait(data: Path, accepts_loss: bool) -> str:
 
 
 def promoted(copy: SecondCopy, possible_loss: str) -> str:
-    """Return the outcome of a promotion as text."""
+    """Return the result of a promotion as text."""
     what = (
         f"something that was confirmed may be missing: {possible_loss}"
         if possible_loss

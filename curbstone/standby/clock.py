@@ -1,4 +1,4 @@
-"""The clock of this machine, which also runs while it sleeps, and the name of its present run."""
+"""A monotonic clock that includes the time when the machine sleeps, and the id of the boot."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def now_ms() -> int:
-    """Return milliseconds of a monotonic clock that also runs while the machine sleeps."""
+    """Return the milliseconds since an arbitrary moment, including the time when the machine slept."""
     return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
 def boot_id() -> bytes:
-    """Return the name of this run of the machine; if it can't be known, one that is never the same."""
+    """Return the id of this boot of the machine, or a random one if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_bytes().replace(b"-", b"").strip()
     except OSError:

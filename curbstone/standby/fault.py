@@ -1,4 +1,4 @@
-"""Hands over to the standby when the disk of the server has failed for a while (`--failover-on-fault`)."""
+"""Hands over to the standby when the disk of the server has failed for `--failover-on-fault`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Source(Protocol):
     """`followers.Followers` implements it."""
 
     def hand_over(self) -> Handover:
-        """Begin to hand over. Raise Conflict if no standby could take over."""
+        """Begin to hand over. Raise Conflict if no standby can take over."""
 
 
 class FaultWatch:

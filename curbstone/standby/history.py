@@ -1,4 +1,4 @@
-"""The history of a server: its stream and full copies, from which any moment can be restored.
+"""The history of a server: its stream and full copies of it, from which any moment can be restored.
 
 ::
 
@@ -6,13 +6,13 @@
     NUMBER-LIFE-START.open                             the part that is being written
     NUMBER-LIFE-START-END-FIRST-LAST-CONTENT.part      a complete part
 
-A part has zlib-compressed frames of one life, from one position of its stream to another. FIRST and LAST are the
-server's wall clock at these, in milliseconds. CONTENT is `stream`, or says that a full copy begins in the part
-(`begin`), ends at its end (`end`), or both (`base`). Two parts are contiguous if they are of the same life and the
-second one begins where the first one ends.
+A part has zlib-compressed frames of one life, from the position START of the stream to END. FIRST and LAST are the
+server's wall clock at these positions, in milliseconds. CONTENT is `stream`, or if a full copy begins at the start of
+the part `begin`, if one ends at its end `end`, and for both `base`. Two parts are contiguous if they are of the same
+life and the second one begins where the first one ends.
 
-The part that is being written has no known end. A reader takes its complete frames; each has a checksum. In an object
-store there is no such part: a part is one object, written when it is complete.
+The end of the part that is being written is not known. A reader takes its complete frames, each of which has a
+checksum. In an object store there is no such part: a part is one object, which is written when it is complete.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _parts(store: PartStore, names: Sequence[str]) -> list[Part]:
 
 
 def chain_of(parts: list[Part]) -> list[Part]:
-    """Return these parts without those that were stored late, and recorded again in the meantime."""
+    """Return these parts without those that were stored late, when they had already been recorded again."""
     ending: dict[tuple[int, int], int] = {}
     before: list[int] = []
     for index, part in enumerate(parts):
@@ -151,7 +151,7 @@ def chain_of(parts: list[Part]) -> list[Part]:
 
 
 def frames_of(store: Readable, part: Part) -> Iterator[Frame]:
-    """Yield the frames of a part: of one that is open those that are there. Raise BackupError if it is damaged."""
+    """Yield the frames of a part, or the complete frames of an open one. Raise BackupError if it is damaged."""
     decoder = Decoder(part.start)
     try:
         for piece in _torn(store, part.name) if part.is_open else _whole(store, part.name):
@@ -165,7 +165,7 @@ def frames_of(store: Readable, part: Part) -> Iterator[Frame]:
 
 
 def _whole(store: Readable, name: str) -> Iterator[bytes]:
-    """Yield what a part that is complete has, unpacked. Raise zlib.error."""
+    """Yield the contents of a complete part, decompressed. Raise zlib.error."""
     unpacked = zlib.decompressobj()
     for data in store.read(name, PIECE_BYTES):
         yield from _inflated(unpacked, data)
@@ -175,13 +175,13 @@ def _whole(store: Readable, name: str) -> Iterator[bytes]:
 
 
 def _torn(store: Readable, name: str) -> Iterator[bytes]:
-    """Yield what a part has, unpacked, up to where it ends or is torn."""
+    """Yield the contents of a part, decompressed, up to where it ends or is torn."""
     unpacked = zlib.decompressobj()
     for data in store.read(name, TORN_BYTES):
         before = unpacked.copy()
         try:
             yield b"".join(_inflated(unpacked, data))
-        except zlib.error:  # which has also consumed the valid beginning of these data
+        except zlib.error:  # the call has also consumed the valid beginning of the data
             for byte in data:
                 with suppress(zlib.error):
                     yield before.decompress(bytes([byte]))
@@ -195,11 +195,11 @@ def _inflated(unpacked: zlib._Decompress, data: bytes) -> Iterator[bytes]:
         piece = unpacked.decompress(data, PIECE_BYTES)
         yield piece
         data = unpacked.unconsumed_tail
-        is_more = bool(data) or len(piece) == PIECE_BYTES  # some output may be left without any input
+        is_more = bool(data) or len(piece) == PIECE_BYTES  # there may be output without further input
 
 
 def base_of(parts: list[Part], at_ms: int | None) -> tuple[int, int] | None:
-    """Return the indexes of the first and last part of the newest base that ends by a moment, or None."""
+    """Return the indexes of the first and the last part of the newest base that ends by a moment, or None."""
     for last in range(len(parts) - 1, -1, -1):
         if parts[last].ends and (at_ms is None or parts[last].last_ms <= at_ms):
             first = last
@@ -211,7 +211,7 @@ def base_of(parts: list[Part], at_ms: int | None) -> tuple[int, int] | None:
 
 
 class PartWriter:
-    """Writes one part. Every method may raise OSError; then the frames written before are still readable."""
+    """Writes one part. Every method may raise OSError; frames that were written before stay readable."""
 
     def __init__(self, store: PartStore, part: Part, suffix: str = OPEN) -> None:
         self.part = part
@@ -234,7 +234,7 @@ class PartWriter:
         self._bytes += len(data)
 
     def flush(self) -> None:
-        """Write the added frames, so that they survive the end of this process, if the store `grows`."""
+        """Write the added frames if the store `grows`, so that they survive the end of this process."""
         if self._grows:
             self._put(self._packing.flush(zlib.Z_SYNC_FLUSH))
             self._write()
@@ -249,7 +249,7 @@ class PartWriter:
         self._file.sync()
 
     def finish(self) -> None:
-        """Complete the part durably, under its final name."""
+        """Complete the part durably under its final name."""
         self._put(self._packing.flush())
         self._write()
         self.part.is_open = False
@@ -264,9 +264,9 @@ class History:
     """A history that is being written, by one process at a time."""
 
     def __init__(self, store: PartStore) -> None:
-        """Complete the parts of an earlier process. Blocks. Raise BackupError or OSError.
+        """Complete the parts of an earlier process. Blocks. Raise BackupError, OSError, or DataDirectoryError.
 
-        Raise DataDirectoryError if another process has begun to write to it.
+        DataDirectoryError: another process has begun to write to the history.
         """
         self.store = store
         try:
@@ -309,7 +309,7 @@ class History:
 
     @property
     def base(self) -> Part | None:
-        """The last part of the newest base from which the history is contiguous to its end, or None."""
+        """The last part of the newest base, if the history is contiguous from there to its end; else None."""
         after: Part | None = None
         for part in reversed(self.parts):
             if after is not None and not after.follows(part):
@@ -320,7 +320,7 @@ class History:
         return None
 
     def forget(self, before_ms: int) -> int:
-        """Remove the parts that are not needed to restore moments since `before_ms`; return how many."""
+        """Remove the parts that are not needed to restore moments from `before_ms` on; return how many."""
         found = base_of(self.parts, before_ms)
         gone = self.parts[: found[0]] if found is not None else []
         self.store.remove([part.name for part in gone])

@@ -12,9 +12,9 @@ from typing import Protocol, Self
 from curbstone.core.disk import Disk, file_bytes, replace_file
 
 READERS = 16
-"""How many parts of an object store are read at a time."""
+"""How many parts of an object store are read at once."""
 AHEAD_BYTES_MAX = 64 * 1024 * 1024
-"""What parts that are read ahead may take in memory."""
+"""The most bytes of parts that are read ahead."""
 
 
 class WrongStore(OSError):
@@ -28,7 +28,7 @@ class PartFile(Protocol):
         """Append data."""
 
     def sync(self) -> None:
-        """Make what was written durable, if the store `grows`."""
+        """Make what was written durable if the store `grows`."""
 
     def finish(self, name: str) -> None:
         """Make the part durable under its final name, and close it."""
@@ -41,21 +41,21 @@ class Readable(Protocol):
     """Parts that can be read."""
 
     def read(self, name: str, piece_bytes: int) -> Iterator[bytes]:
-        """Yield the contents, in pieces of at most so many bytes if the store `grows`. Raise OSError.
+        """Yield the contents, in pieces of at most `piece_bytes` if the store `grows`.
 
-        It is a FileNotFoundError if there is no part of this name.
+        Raise FileNotFoundError if there is no part of this name, or another OSError.
         """
 
 
 class PartStore(Readable, Protocol):
-    """A flat place of named parts. Every method may raise OSError."""
+    """Named parts, without directories. Every method may raise OSError."""
 
     part_bytes_max: int
     sync_ms: int
-    """How long received frames may be in memory only."""
+    """For how long received frames may be in memory only."""
     grows: bool
-    """Whether a part is in the store while it is being written, so that it survives a crash of the process. If not, it
-    is stored when it is complete, after `sync_ms` at the latest."""
+    """Whether a part is in the store while it is being written, so that it survives a crash of the process. Otherwise
+    it is stored when it is complete, after `sync_ms` at the latest."""
 
     def claim(self, name: str, facts: Mapping[str, object]) -> None:
         """Create the index `name` with these facts, before anything else is written."""
@@ -70,13 +70,13 @@ class PartStore(Readable, Protocol):
         """Begin an incomplete part named `name`."""
 
     def remove(self, names: Sequence[str]) -> None:
-        """Remove those of these names that exist."""
+        """Remove parts; names that do not exist are ignored."""
 
 
 class ReadAhead:
-    """Reads parts of a store before they are asked for, some at a time, because each call to a store takes a while.
+    """A context manager that reads parts of a store ahead, several at once, because each call to a store takes long.
 
-    A context manager. `read` is called by one thread, for each name in turn.
+    One thread calls `read`, for each name in turn.
     """
 
     def __init__(self, store: Readable, sizes: Mapping[str, int]) -> None:
@@ -99,15 +99,15 @@ class ReadAhead:
         yield self._under_way.pop(name).result()
 
     def _begin(self) -> None:
-        """Begin to read as much as may be in memory, and one part in any case."""
-        held_bytes = sum(self._sizes[name] for name in self._under_way)
-        while self._left and (not self._under_way or self._may_begin(held_bytes)):
+        """Start to read as many parts as may be in memory, but at least one."""
+        ahead_bytes = sum(self._sizes[name] for name in self._under_way)
+        while self._left and (not self._under_way or self._may_begin(ahead_bytes)):
             name = self._left.popleft()
-            held_bytes += self._sizes[name]
+            ahead_bytes += self._sizes[name]
             self._under_way[name] = self._threads.submit(self._contents, name)
 
-    def _may_begin(self, held_bytes: int) -> bool:
-        is_room = held_bytes + self._sizes[self._left[0]] <= AHEAD_BYTES_MAX
+    def _may_begin(self, ahead_bytes: int) -> bool:
+        is_room = ahead_bytes + self._sizes[self._left[0]] <= AHEAD_BYTES_MAX
         return is_room and len(self._under_way) < READERS
 
     def _contents(self, name: str) -> bytes:
@@ -115,7 +115,7 @@ class ReadAhead:
 
 
 class DirectoryParts:
-    """Implements `PartStore` in a directory, which is locked against other processes by its disk."""
+    """Implements `PartStore` in a directory, which its `Disk` locks against other processes."""
 
     part_bytes_max = 64 * 1024 * 1024
     sync_ms = 1000
