@@ -4,38 +4,38 @@ export interface Stored {
   /** The id that the server gave the message; empty if the server did not name one, as for an event. */
   id: string;
   /**
-   * Whether the message may be stored twice: it was sent again over another connection, and this server does not number
-   * what it gets.
+   * Whether the message may be stored twice: it was sent again over another connection, and the server does not store the
+   * numbers of messages.
    */
   maybeRepeated: boolean;
-  /** Whether it was not stored again: the server had it, or has another one with its unique name; `id` is that one's. */
+  /** Whether it was not stored, because the server has it, or another one with its unique name; `id` is that of the stored one. */
   repeated: boolean;
 }
 
 export interface PublishOptions {
   type?: string;
   headers?: Record<string, string>;
-  /** After how many seconds the message is delivered. */
+  /** How many seconds before the message is delivered. */
   delay?: number;
-  /** After how many seconds the message expires. */
+  /** How many seconds until the message expires. */
   ttl?: number;
   /** The ordering key. Messages with the same key are delivered in order, one at a time. */
   key?: string;
   /** From 0 to 9; 4 if it is not given. Messages of a higher priority are delivered first. */
   priority?: number;
-  /** A unique name: while a message with it waits in the queue, no other one is stored. */
+  /** A unique name: while a message with this name is in the queue, no other one with it is stored. */
   unique?: string;
   /** "delivered": the name is free after the first delivery, and not only when the message is settled. */
   uniqueUntil?: "settled" | "delivered";
-  /** A name: the message takes the place of the one with this name that waits. */
+  /** A name: the message replaces the waiting one with this name. */
   replace?: string;
-  /** For how many seconds that one and those it has replaced may have waited: after that it stays. */
+  /** For how many seconds that one and those it has replaced may have waited; after that it is not replaced. */
   replaceMax?: number;
   /** The id of a batch: when all of its messages are settled, the queue `batchTo` gets a report. */
   batch?: string;
-  /** How many messages the batch has; at least one of them must say. */
+  /** How many messages the batch has; at least one of its messages must have this. */
   batchSize?: number;
-  /** The queue for the report, in the same project; at least one message of the batch must say. */
+  /** The queue for the report, in the same project; at least one message of the batch must have this. */
   batchTo?: string;
   /**
    * A message that is published again under the same key, within the queue's `idempotency_window`, is stored once and has the
@@ -56,11 +56,11 @@ export interface WorkerOptions {
 export interface ClientOptions {
   project?: string;
   token?: string | (() => string | Promise<string>);
-  /** Called if the server refuses the login. All publishes under way are rejected with the same error. */
+  /** Called if the server refuses the login. All pending publishes are rejected with the same error. */
   onRefused?: (refused: Refused) => void;
   /** What publishing to a full queue does: wait until there is room (the default), or fail. */
   onFull?: "wait" | "raise";
-  /** The class to use if there is no global WebSocket, as in Node.js before version 22: the one of the package "ws". */
+  /** The WebSocket class to use if there is no global one, as in Node.js before version 22; for example of the package "ws". */
   WebSocket?: unknown;
 }
 
@@ -89,9 +89,9 @@ export class Message {
   readonly priority: number;
   /** Its unique name; empty if there is none. */
   readonly unique: string;
-  /** The name of the messages of which the last one replaces those that wait; empty if there is none. */
+  /** The name of messages of which each replaces the waiting one; empty if there is none. */
   readonly replace: string;
-  /** The id of its batch; empty if it is of none. The report of a batch has it, too. */
+  /** The id of its batch, or of the batch whose report it is; empty if there is none. */
   readonly batch: string;
   readonly timestamp: Date;
   readonly headers: Record<string, string>;

@@ -154,7 +154,7 @@ export class Client {
   /** Take no more messages, wait for running handlers and unconfirmed messages, and disconnect. */
   async close(timeoutMs = 10_000) {
     for (const { stop } of this.#subscriptions.values()) stop();
-    const done = Promise.allSettled(this.#handling).then(() => Promise.allSettled(this.#publisher.ends()));
+    const done = Promise.allSettled(this.#handling).then(() => Promise.allSettled(this.#publisher.pending()));
     let timer;
     await Promise.race([done, new Promise((late) => (timer = setTimeout(late, timeoutMs)))]);
     clearTimeout(timer);
@@ -332,7 +332,7 @@ export class Client {
     this.#retryMs = RETRY_MS_MIN;
     this.#renewBefore(headers);
     for (const { request } of this.#subscriptions.values()) this.#write(request);
-    this.#publisher.up((headers["x-features"] ?? "").split(",").includes("numbers"));
+    this.#publisher.connected((headers["x-features"] ?? "").split(",").includes("numbers"));
   }
 
   /** Renew the login in time, if it expires and a function can return another token. */
@@ -366,7 +366,7 @@ export class Client {
   /** The login is wrong: pending calls fail, and an unchanged token is not tried again at once. */
   #refuse(refused) {
     if (typeof this.#options.token !== "function") this.#notBeforeMs = REFUSED_RETRY_MS;
-    this.#publisher.endAll(refused);
+    this.#publisher.rejectAll(refused);
     callOut(() => this.#options.onRefused?.(refused));
   }
 
@@ -377,7 +377,7 @@ export class Client {
     clearInterval(this.#beat);
     clearTimeout(this.#renewal);
     socket.close();
-    if (this.#isUp) this.#publisher.down();
+    if (this.#isUp) this.#publisher.disconnected();
     this.#isUp = false;
     this.#output = [];
     if (this.#isClosed) return;

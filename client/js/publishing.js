@@ -1,26 +1,26 @@
-// Publishing: what was sent and is not confirmed, in order, over as many connections as it takes.
+// Publishing: keeps unconfirmed messages in order, and sends them again on each new connection until they are confirmed.
 //
-// A series is all that one client sends to one destination. Its messages are numbered, and each asks for a receipt with series
-// and number; messages with an idempotency key are a series of their own. What is unconfirmed when a connection is lost is
-// sent again on the next one, first and in order. When a queue is full, its series is held: after the time that the server
-// named, its first message is tried, and all others once that one is stored.
+// A series has all messages that the client sends to one destination. They are numbered, and each requests a receipt with its
+// series and number; messages with an idempotency key have their own series. If a connection is lost, unconfirmed messages are
+// sent again on the next one, first and in order. When a queue is full, its series waits: after the time that the server
+// named, the first message is sent as a probe, and all others once it is stored.
 //
-// What goes to a queue is numbered for the server, too, which stores a number of this producer once, and none behind one
-// that is missing. Where a message is refused for good, those behind it on their way are refused as coming too early; they
-// are held like those of a full queue, and the first of them then names the last that is stored.
+// Messages to a queue also have a number for the server, which stores each number of a producer once, and none after a gap.
+// If a message is refused for good, the messages sent after it are refused because of the gap. They wait like those of a full
+// queue, and the first of them then names the last number that is stored.
 
 import { Refused, Unknown } from "./errors.js";
 import { frame } from "./frames.js";
 
-const FULL_RETRY_S = 1; // after so long a full queue is tried again, if the server names no time
+const FULL_RETRY_S = 1; // the pause before a full queue is tried again, if the server names none
 const LOOK_AGAIN_MS = 50;
-const FULL_WARNING_MS = 60_000; // a publisher that waits for a full queue is reported at most once in so long
+const FULL_WARNING_MS = 60_000; // the least interval between warnings about a full queue
 
 class Series {
   number = 0;
   unconfirmed = new Map(); // number → sending, in order
-  held = null; // number → sending: what waits for room; null while the series is open
-  probe = null; // the first of those, once it was sent again
+  waiting = null; // number → sending, while messages wait; else null
+  probe = null; // the first of them, once it was sent again
   timer = null;
   warnedAt = -Infinity;
 
@@ -39,7 +39,7 @@ export class Publisher {
   #waitsWhenFull;
   #isUp = false;
   #producer = `js-${[0, 0].map(() => Math.random().toString(36).slice(2)).join("")}`; // unique to this client
-  #isNumbered = true; // whether the server keeps numbers, as far as is known
+  #isNumbered = true; // whether the server stores numbers, as far as is known
   #allSeries = new Map(); // destination → series
   #byIndex = [];
 
@@ -48,7 +48,7 @@ export class Publisher {
     this.#waitsWhenFull = waitsWhenFull;
   }
 
-  /** Send a message with these headers; the promise ends as the message does. */
+  /** Send a message with these headers; return a promise of the result. */
   send(destination, headers, body) {
     const series = this.#series(destination, "idempotency-key" in headers);
     const number = (series.number += 1);
@@ -59,65 +59,65 @@ export class Publisher {
     const sending = { series, number, headers: named, body, bytes, isNumbered, isRepeated: false, expected: 0 };
     sending.ended = new Promise((resolve, reject) => Object.assign(sending, { resolve, reject }));
     series.unconfirmed.set(number, sending);
-    if (series.held) series.held.set(number, sending);
+    if (series.waiting) series.waiting.set(number, sending);
     else this.#write(sending.bytes);
     return sending.ended;
   }
 
-  /** A RECEIPT came. */
+  /** Handle a RECEIPT. */
   receipt(headers) {
     const sending = this.#named(headers["receipt-id"]);
     if (!sending) return;
     const status = Number(headers["x-error-code"] ?? 0);
     if (headers["x-expected"]) {
       sending.expected = Number(headers["x-expected"]);
-      this.#hold(sending, 0);
+      this.#wait(sending, 0);
     } else if (status === 507 && this.#waitsWhenFull) {
       this.#warnOfFull(sending, headers["x-error"]);
-      this.#hold(sending, Number(headers["retry-after"] ?? FULL_RETRY_S));
+      this.#wait(sending, Number(headers["retry-after"] ?? FULL_RETRY_S));
     } else if (status) {
       this.#end(sending, new Refused(headers["x-error"], status));
     } else {
-      this.#leaves(sending, true);
+      this.#remove(sending, true);
       const maybeRepeated = sending.isRepeated && !sending.isNumbered && !sending.series.isKeyed;
       sending.resolve({ id: headers["x-msg-id"] ?? "", maybeRepeated, repeated: "x-duplicate" in headers });
     }
   }
 
-  /** The server ended the connection because of the message that asked for this receipt. */
+  /** Handle an ERROR that names the receipt of a message as its cause. */
   refused(receipt, error) {
     const sending = this.#named(receipt);
     if (sending) this.#end(sending, error);
   }
 
-  /** Connected: unconfirmed messages are sent again, in order. */
-  up(keepsNumbers) {
+  /** Send unconfirmed messages again, in order, on a new connection. */
+  connected(keepsNumbers) {
     this.#isUp = true;
-    if (this.#isNumbered && !keepsNumbers) this.#goWithoutNumbers();
+    if (this.#isNumbered && !keepsNumbers) this.#dropNumbers();
     for (const series of this.#byIndex) {
       this.#forget(series);
       for (const { bytes } of series.unconfirmed.values()) this.#write(bytes);
     }
   }
 
-  /** The connection has ended: what was sent may be on disk or not; what waited for room was not sent. */
-  down() {
+  /** The connection has ended: messages that were sent may be on disk; waiting ones were not sent. */
+  disconnected() {
     this.#isUp = false;
     for (const series of this.#byIndex) {
       for (const sending of series.unconfirmed.values()) {
-        sending.isRepeated ||= !series.held?.has(sending.number) || sending === series.probe;
+        sending.isRepeated ||= !series.waiting?.has(sending.number) || sending === series.probe;
       }
       this.#forget(series);
     }
   }
 
-  /** The ends of all that is unconfirmed. */
-  ends() {
+  /** Return the promises of all unconfirmed messages. */
+  pending() {
     return this.#byIndex.flatMap((series) => [...series.unconfirmed.values()].map((each) => each.ended));
   }
 
-  /** Give up what is not confirmed. */
-  endAll(error) {
+  /** Reject all unconfirmed messages. */
+  rejectAll(error) {
     for (const series of this.#byIndex) {
       this.#forget(series);
       for (const sending of series.unconfirmed.values()) sending.reject(error);
@@ -126,10 +126,10 @@ export class Publisher {
   }
 
   close() {
-    this.endAll(new Unknown("the client was closed before the confirm arrived"));
+    this.rejectAll(new Unknown("the client was closed before the confirm arrived"));
   }
 
-  // ---------------------------------------------------------------- inside
+  // ---------------------------------------------------------------- private
 
   #series(destination, isKeyed) {
     const name = isKeyed ? `${destination} with keys` : destination;
@@ -149,7 +149,7 @@ export class Publisher {
 
   #forget(series) {
     clearTimeout(series.timer);
-    series.held = series.probe = series.timer = null;
+    series.waiting = series.probe = series.timer = null;
   }
 
   #warnOfFull({ series, headers: { destination } }, text) {
@@ -158,12 +158,12 @@ export class Publisher {
     console.warn(`@curbstone/client: publishing to ${destination} waits until there is room: ${text}`);
   }
 
-  /** Keep a message for so many seconds; what comes behind it on its series waits, too. */
-  #hold(sending, seconds) {
+  /** Let a message, and all later ones of its series, wait for so many seconds. */
+  #wait(sending, seconds) {
     const { series } = sending;
-    const isNew = !series.held;
-    series.held ??= new Map();
-    series.held.set(sending.number, sending);
+    const isNew = !series.waiting;
+    series.waiting ??= new Map();
+    series.waiting.set(sending.number, sending);
     if (seconds || isNew || sending === series.probe) this.#tryIn(series, 1000 * seconds);
     if (sending === series.probe) series.probe = null;
   }
@@ -173,11 +173,11 @@ export class Publisher {
     series.timer = setTimeout(() => this.#try(series), ms);
   }
 
-  /** Send the first of what a series holds, to see whether it is taken now; not before all in front of it have ended. */
+  /** Send the first waiting message of a series as a probe, once all messages before it have ended. */
   #try(series) {
-    if (!series.held || series.probe || !this.#isUp) return;
+    if (!series.waiting || series.probe || !this.#isUp) return;
     const { first } = series;
-    if (!series.held.has(first.number)) {
+    if (!series.waiting.has(first.number)) {
       this.#tryIn(series, LOOK_AGAIN_MS);
       return;
     }
@@ -186,33 +186,33 @@ export class Publisher {
   }
 
   #end(sending, error) {
-    this.#leaves(sending, false);
+    this.#remove(sending, false);
     sending.reject(error);
   }
 
   /**
-   * A message has ended: if it was the one that was tried, there may be room for the others. Of a numbered series, those behind
-   * one that was refused would come too early, but for the first of them.
+   * Remove a message that has ended. If it was the probe, there may be room for the others. In a numbered series whose probe was
+   * refused, only the next message can be sent; the others would be refused because of the gap.
    */
-  #leaves(sending, isStored) {
+  #remove(sending, isStored) {
     const { series } = sending;
     series.unconfirmed.delete(sending.number);
-    if (!series.held) return;
-    series.held.delete(sending.number);
+    if (!series.waiting) return;
+    series.waiting.delete(sending.number);
     const isProbe = sending === series.probe;
-    if (series.held.size && sending.isNumbered && !isStored) {
+    if (series.waiting.size && sending.isNumbered && !isStored) {
       if (!isProbe) return;
       series.probe = null;
       this.#tryIn(series, 0);
-    } else if (isProbe || !series.held.size) {
-      const waiting = [...series.held.values()].sort((a, b) => a.number - b.number);
+    } else if (isProbe || !series.waiting.size) {
+      const waiting = [...series.waiting.values()].sort((a, b) => a.number - b.number);
       this.#forget(series);
       for (const { bytes } of waiting) this.#write(bytes);
     }
   }
 
-  /** The server keeps no numbers: what is sent again may be stored twice. */
-  #goWithoutNumbers() {
+  /** Remove the numbers, which this server does not store: a message that is sent again may be stored twice. */
+  #dropNumbers() {
     this.#isNumbered = false;
     for (const series of this.#byIndex) {
       for (const sending of series.unconfirmed.values()) {
