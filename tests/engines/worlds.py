@@ -196,8 +196,28 @@ class TracedWorld(LocalWorld):
         self.broker = traced(self.lab.broker, self.lab.host, provider.get_tracer("test"))
 
 
-class ModelWorld(World):
-    """An engine on the model of a broker; `gateway` adds another one."""
+class GatewayWorld(World):
+    """Engines on one broker: `gateway` adds another one."""
+
+    engines: list[Engine]
+
+    def started(self, engine: Engine) -> Engine:
+        """Add an engine, once it is ready."""
+        self.engines.append(engine)
+        ready: list[bool] = []
+        engine.start(lambda: ready.append(True))
+        self.wait_until(lambda: ready)
+        return engine
+
+    def close(self) -> None:
+        for engine in self.engines:
+            ended: list[bool] = []
+            engine.shutdown(lambda ended=ended: ended.append(True))  # type: ignore[misc]
+            self.wait_until(lambda ended=ended: ended)  # type: ignore[misc]
+
+
+class ModelWorld(GatewayWorld):
+    """An engine on the model of a broker."""
 
     name = "model"
 
@@ -211,11 +231,7 @@ class ModelWorld(World):
     def gateway(self) -> Engine:
         """Start one more gateway, or the first."""
         engine = Engine(self.host, self.model, defaults=DEFAULTS, first_number=1, schemas=JsonSchemas())
-        self.engines.append(engine)
-        ready: list[bool] = []
-        engine.start(lambda: ready.append(True))
-        self.wait_until(lambda: ready)
-        return engine
+        return self.started(engine)
 
     def pass_time(self, ms: int) -> None:
         """Let time pass, and all that is due happen in its order."""
@@ -238,15 +254,9 @@ class ModelWorld(World):
     def now_ms(self) -> int:
         return self.host.wall_ms()
 
-    def close(self) -> None:
-        for engine in self.engines:
-            ended: list[bool] = []
-            engine.shutdown(lambda ended=ended: ended.append(True))  # type: ignore[misc]
-            self.wait_until(lambda ended=ended: ended)  # type: ignore[misc]
 
-
-class NodeWorld(World):
-    """An engine on a real node; `gateway` adds another one."""
+class NodeWorld(GatewayWorld):
+    """An engine on a real node."""
 
     name = "node"
 
@@ -263,11 +273,7 @@ class NodeWorld(World):
         prefix = f"{secrets.token_hex(4)}/" if not self.engines else self.engines[0].names.prefix
         connector = PikaConnector(parse(self._url), self._loop)
         engine = Engine(self.host, connector, prefix=prefix, defaults=DEFAULTS, schemas=JsonSchemas())
-        self.engines.append(engine)
-        ready: list[bool] = []
-        engine.start(lambda: ready.append(True))
-        self.wait_until(lambda: ready)
-        return engine
+        return self.started(engine)
 
     def wait_until(self, condition: Callable[[], object]) -> None:
         async def wait() -> None:
@@ -285,10 +291,7 @@ class NodeWorld(World):
         return self.host.wall_ms()
 
     def close(self) -> None:
-        for engine in self.engines:
-            ended: list[bool] = []
-            engine.shutdown(lambda ended=ended: ended.append(True))  # type: ignore[misc]
-            self.wait_until(lambda ended=ended: ended)  # type: ignore[misc]
+        super().close()
         self.wait_until(
             lambda: not any(engine.engine.nodes for engine in self.engines)
         )  # their sockets are closed, too

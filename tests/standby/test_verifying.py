@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.kit.server import ServerProcess, bodies, call
 from tests.kit.waiting import wait_until
@@ -37,60 +40,53 @@ def fill(server: ServerProcess) -> list[str]:
     return sent
 
 
-def test_what_has_changed_on_the_disk_of_a_standby_is_copied_again(tmp_path: Path) -> None:
+@pytest.fixture
+def copied(tmp_path: Path) -> Iterator[tuple[ServerProcess, StandbyProcess]]:
+    """A server and a standby that compares its copy. At the end the server is killed, and the standby has all of it."""
     with (
         ServerProcess(tmp_path / "data", *OPTIONS) as server,
         StandbyProcess(tmp_path / "other", server.url, "--verify-every=1s", *OPTIONS) as standby,
     ):
         sent = fill(server)
         standby.has_everything(server)
-        wait_until(lambda: standby.status("/v2/standby")["verified_bytes"] > 0)
-        assert standby.status("/v2/standby")["different_blocks"] == 0
-        theirs, ours = segments(tmp_path / "data"), segments(tmp_path / "other")
-        for offset in (100, 300_000, 310_000):
-            spoil(ours[0], offset)
-        with ours[1].open("r+b") as file:
-            file.truncate(300_000)
-        wait_until(lambda: all(ours[n].read_bytes() == theirs[n].read_bytes() for n in (0, 1)))
-        assert "blocks are missing or different from the server's; they are copied" in standby.log
-        assert standby.status("/v2/standby")["different_blocks"] >= 3
-        assert call(server, "GET", "/v2/standby")["copies"] == 1, "the copy stayed usable"
-        standby.has_everything(server)
+        yield server, standby
         server.kill()
         assert standby.promote("--accept-loss").code == 0
         assert bodies(standby) == sent
 
 
-def test_segments_that_are_missing_on_a_standby_are_copied_again(tmp_path: Path) -> None:
+def test_what_has_changed_on_the_disk_of_a_standby_is_copied_again(
+    copied: tuple[ServerProcess, StandbyProcess],
+) -> None:
+    server, standby = copied
+    wait_until(lambda: standby.status("/v2/standby")["verified_bytes"] > 0)
+    assert standby.status("/v2/standby")["different_blocks"] == 0
+    theirs, ours = segments(server.data_dir), segments(standby.data_dir)
+    for offset in (100, 300_000, 310_000):
+        spoil(ours[0], offset)
+    with ours[1].open("r+b") as file:
+        file.truncate(300_000)
+    wait_until(lambda: all(ours[n].read_bytes() == theirs[n].read_bytes() for n in (0, 1)))
+    assert "blocks are missing or different from the server's; they are copied" in standby.log
+    assert standby.status("/v2/standby")["different_blocks"] >= 3
+    assert call(server, "GET", "/v2/standby")["copies"] == 1, "the copy stayed usable"
+    standby.has_everything(server)
+
+
+def test_segments_that_are_missing_on_a_standby_are_copied_again(copied: tuple[ServerProcess, StandbyProcess]) -> None:
     """Only segments that the standby had were compared, so one that was lost was noticed when it had to serve."""
-    with (
-        ServerProcess(tmp_path / "data", *OPTIONS) as server,
-        StandbyProcess(tmp_path / "other", server.url, "--verify-every=1s", *OPTIONS) as standby,
-    ):
-        sent = fill(server)
-        standby.has_everything(server)
-        theirs, ours = segments(tmp_path / "data"), segments(tmp_path / "other")
-        for each in ours[:2]:
-            each.unlink()
-        wait_until(lambda: all(ours[n].exists() and ours[n].read_bytes() == theirs[n].read_bytes() for n in (0, 1)))
-        assert call(server, "GET", "/v2/standby")["copies"] == 1, "the copy stayed usable"
-        standby.has_everything(server)
-        server.kill()
-        assert standby.promote("--accept-loss").code == 0
-        assert bodies(standby) == sent
+    server, standby = copied
+    theirs, ours = segments(server.data_dir), segments(standby.data_dir)
+    for each in ours[:2]:
+        each.unlink()
+    wait_until(lambda: all(ours[n].exists() and ours[n].read_bytes() == theirs[n].read_bytes() for n in (0, 1)))
+    assert call(server, "GET", "/v2/standby")["copies"] == 1, "the copy stayed usable"
+    standby.has_everything(server)
 
 
-def test_what_is_damaged_on_the_server_does_not_replace_the_copy(tmp_path: Path) -> None:
-    with (
-        ServerProcess(tmp_path / "data", *OPTIONS) as server,
-        StandbyProcess(tmp_path / "other", server.url, "--verify-every=1s", *OPTIONS) as standby,
-    ):
-        sent = fill(server)
-        standby.has_everything(server)
-        spoil(segments(tmp_path / "data")[0], 300_000)
-        wait_until(lambda: "is different from the server's, which is damaged and not copied: " in standby.log)
-        assert standby.status("/v2/standby")["different_blocks"] == 0
-        assert "is damaged here, and " in server.log
-        server.kill()
-        assert standby.promote("--accept-loss").code == 0
-        assert bodies(standby) == sent
+def test_what_is_damaged_on_the_server_does_not_replace_the_copy(copied: tuple[ServerProcess, StandbyProcess]) -> None:
+    server, standby = copied
+    spoil(segments(server.data_dir)[0], 300_000)
+    wait_until(lambda: "is different from the server's, which is damaged and not copied: " in standby.log)
+    assert standby.status("/v2/standby")["different_blocks"] == 0
+    assert "is damaged here, and " in server.log
