@@ -344,13 +344,13 @@ class FrameParser:
     def _command(self, data: bytes, pos: int) -> str | ProtocolError | None:
         """Return the command at `pos`, None if its line is unfinished, or an error if it is not a client's command.
 
-        Raise the error if the line is already longer than any command.
+        Raise the error if the line is longer than any command, or contains NUL, whether it is finished or not.
         """
         stop = data.find(b"\n", pos, pos + COMMAND_BYTES_MAX + 2)
         line = data[pos : stop if stop >= 0 else pos + COMMAND_BYTES_MAX + 2]
+        if len(line) > COMMAND_BYTES_MAX or b"\0" in line:
+            raise ProtocolError("unknown command", line)
         if stop < 0:
-            if len(line) > COMMAND_BYTES_MAX or b"\0" in line:
-                raise ProtocolError("unknown command", line)
             return None
         if self._end is _END_CRLF and line.endswith(b"\r"):
             line = line[:-1]
