@@ -1,6 +1,6 @@
 // Charts: a small plain one, and a large one with axes, a legend, and the values under the pointer.
 
-import { SLOTS, SPANS } from './courses.js'
+import { SLOTS, SPANS } from './time_series.js'
 import { compact, h, number, put } from './dom.js'
 
 const SVG = 'http://www.w3.org/2000/svg'
@@ -22,7 +22,7 @@ function plot(name) {
 }
 
 /** Return the gapless segments of a time series, each a list of points. */
-function stretches(values, most) {
+function segments(values, most) {
   const left = SLOTS - values.length
   const found = [[]]
   values.forEach((value, index) => {
@@ -33,7 +33,7 @@ function stretches(values, most) {
 }
 
 function lines(values, most, name, withArea) {
-  return stretches(values, most).flatMap(points => {
+  return segments(values, most).flatMap(points => {
     const line = points.map(point => point.join(',')).join(' L')
     const area = path(`M${points[0][0]},${HEIGHT} L${line} L${points.at(-1)[0]},${HEIGHT} Z`, `area ${name}`)
     return withArea ? [area, path(`M${line}`, name)] : [path(`M${line}`, name)]
@@ -79,7 +79,7 @@ export class Chart {
     this.marks = [h('span'), h('span'), h('span')]
     this.times = [h('span'), h('span'), h('span', {}, 'now')]
     this.under = h('i', { class: 'under', hidden: true })
-    this.space = h('div', { class: 'space', pointermove: event => this.point(event), pointerleave: () => this.leave() },
+    this.space = h('div', { class: 'space', pointermove: event => this.onPointerMove(event), pointerleave: () => this.onPointerLeave() },
       this.svg, this.under)
     this.element = h('figure', { class: 'chart' },
       h('figcaption', {}, h('h3', {}, title), this.when,
@@ -91,9 +91,9 @@ export class Chart {
   }
 
   /** Draw time series over a span. */
-  draw(courses, span) {
+  draw(timeSeries, span) {
     this.span = span
-    this.drawn = this.series.map(([key]) => courses[key].values(span))
+    this.drawn = this.series.map(([key]) => timeSeries[key].values(span))
     const top = Math.max(...this.drawn.flat().map(value => value ?? 0))
     const most = roundUp(Math.max(top, 1))
     const grid = [0.5, 1].map(share => path(`M0,${HEIGHT - 2 - (HEIGHT - 4) * share} H${SLOTS - 1}`, 'grid'))
@@ -102,31 +102,31 @@ export class Chart {
     this.marks.forEach((mark, index) => put(mark, compact(most * (2 - index) / 2)))
     put(this.times[0], ago(span, 1))
     put(this.times[1], ago(span, 0.5))
-    this.tell()
+    this.showValues()
   }
 
-  point(event) {
+  onPointerMove(event) {
     const { left, width } = this.space.getBoundingClientRect()
     this.pointed = Math.min(Math.max((event.clientX - left) / width, 0), 1)
-    this.tell()
+    this.showValues()
   }
 
-  leave() {
+  onPointerLeave() {
     this.pointed = null
-    this.tell()
+    this.showValues()
   }
 
   /** Show the values under the pointer, or the newest. */
-  tell() {
+  showValues() {
     if (!this.drawn) return
     const back = this.pointed === null ? 0 : Math.round((1 - this.pointed) * (SLOTS - 1))
-    const told = this.drawn.map(values => values.at(-1 - back) ?? null)
-    told.forEach((value, index) => put(this.values[index], value === null ? '–' : `${number(value)}${this.unit}`))
+    const values = this.drawn.map(each => each.at(-1 - back) ?? null)
+    values.forEach((value, index) => put(this.values[index], value === null ? '–' : `${number(value)}${this.unit}`))
     put(this.when, this.pointed === null ? '' : ago(this.span, back / (SLOTS - 1)))
     this.under.hidden = this.pointed === null
     if (this.pointed !== null) this.under.style.left = `${100 * this.pointed}%`
-    const said = this.series.map(([, name], index) => `${name} ${told[index] === null ? 'unknown' : number(told[index])}${this.unit}`)
-    this.svg.setAttribute('aria-label', `${this.title}: ${said.join(', ')}`)
+    const texts = this.series.map(([, name], index) => `${name} ${values[index] === null ? 'unknown' : number(values[index])}${this.unit}`)
+    this.svg.setAttribute('aria-label', `${this.title}: ${texts.join(', ')}`)
   }
 }
 

@@ -31,7 +31,7 @@ export class Followers {
   }
 
   /** Poll once, and draw. */
-  async look() {
+  async refresh() {
     if (this.isOff) return
     try {
       const found = await api.standby()

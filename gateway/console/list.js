@@ -44,10 +44,10 @@ export class CapBar {
 
 export class QueueList {
   /** `project` is the project of the shown queues, or empty for all. */
-  constructor(history, look, project = '') {
+  constructor(history, refresh, project = '') {
     this.history = history
     this.project = project
-    this.look = look
+    this.refresh = refresh
     this.column = 0
     this.isDescending = false
     this.offset = 0
@@ -65,7 +65,7 @@ export class QueueList {
     this.where = h('span', { role: 'status' })
     this.pager = h('nav', { class: 'pager', 'aria-label': 'Pages of queues', hidden: true }, this.before, this.where, this.after)
     this.element = h('div', {},
-      h('div', { class: 'bar' }, this.title, this.filter, h('button', { type: 'button', click: () => this.make() }, 'New queue …')),
+      h('div', { class: 'bar' }, this.title, this.filter, h('button', { type: 'button', click: () => this.create() }, 'New queue …')),
       this.table, this.nothing, this.pager)
   }
 
@@ -84,11 +84,11 @@ export class QueueList {
   turn(offset) {
     this.offset = Math.max(offset, 0)
     this.update()
-    this.look()
+    this.refresh()
   }
 
   update() {
-    const { count, chosen } = this.history.look ?? { count: 0, chosen: 0 }
+    const { count, chosen } = this.history.poll ?? { count: 0, chosen: 0 }
     const wanted = this.filter.value.trim().toLowerCase()
     const [, value] = COLUMNS[this.column]
     const shown = [...this.history.queues.values()].filter(({ figures }) => nameOf(figures).toLowerCase().includes(wanted) && [figures.project, ''].includes(this.project))
@@ -111,7 +111,7 @@ export class QueueList {
     put(this.where, `${number(Math.min(this.offset + 1, chosen))} to ${number(Math.min(this.offset + PAGE, chosen))} of ${number(chosen)}`)
   }
 
-  async make() {
+  async create() {
     const data = await ask('New queue', [
       h('label', {}, 'Project', h('input', { name: 'project', value: this.project || 'default', required: true })),
       h('label', {}, 'Name', h('input', { name: 'queue', required: true, autofocus: true })),
@@ -140,7 +140,7 @@ function row({ figures }) {
     })
     put(size, bytes(queue.figures.disk_bytes))
     bar.draw(queue.figures)
-    spark.draw(queue.courses.ready.values(0))
+    spark.draw(queue.series.ready.values(0))
   }
   return line
 }

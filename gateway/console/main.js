@@ -3,14 +3,14 @@
 
 import * as api from './api.js'
 import { Chart, SpanChoice } from './chart.js'
-import { EVERY_MS, History, lookAt } from './courses.js'
 import { Followers } from './followers.js'
 import { h, milliseconds, notice, number, put } from './dom.js'
 import { PROTOCOLS } from './holders.js'
 import { QueueList } from './list.js'
 import { LoginsPage, loginForm } from './login.js'
 import { QueuePage } from './queue.js'
-import { beginCourses, beginSparks } from './recorded.js'
+import { fillCharts, fillSparks } from './recorded.js'
+import { EVERY_MS, History, pollOf } from './time_series.js'
 
 const LOGINS = '~logins'
 
@@ -22,13 +22,13 @@ const FIGURES = [
   ['Published', ({ now }) => number(now.in), () => '/s', 'in'],
   ['Delivered', ({ now }) => number(now.out), () => '/s', 'out'],
   ['Acknowledged', ({ now }) => number(now.ack), () => '/s', 'ack'],
-  ['Ready', ({ look }) => number(look?.totals.messages_ready ?? 0), () => 'messages', 'ready'],
+  ['Ready', ({ poll }) => number(poll?.totals.messages_ready ?? 0), () => 'messages', 'ready'],
   ['Commit time, p50', ({ now }) => milliseconds(now.p50), ({ now }) => (now.p99 === null ? 'no commits' : `p99: ${milliseconds(now.p99)}`)],
-  ['Connections', ({ look }) => number(connections(look).reduce((sum, [, count]) => sum + count, 0)),
-    ({ look }) => connections(look).map(([protocol, count]) => `${PROTOCOLS[protocol] ?? protocol} ${number(count)}`).join(', ')],
+  ['Connections', ({ poll }) => number(connections(poll).reduce((sum, [, count]) => sum + count, 0)),
+    ({ poll }) => connections(poll).map(([protocol, count]) => `${PROTOCOLS[protocol] ?? protocol} ${number(count)}`).join(', ')],
 ]
 
-const connections = look => Object.entries(look?.connections ?? {}).filter(([, count]) => count)
+const connections = poll => Object.entries(poll?.connections ?? {}).filter(([, count]) => count)
 
 const history = new History()
 let page = null
@@ -62,15 +62,15 @@ class Totals {
 let totals = null
 
 function showTotals() {
-  document.getElementById('totals').hidden = !(page instanceof QueueList) || history.look?.isWhole === false
+  document.getElementById('totals').hidden = !(page instanceof QueueList) || history.poll?.isWhole === false
 }
 
 /** Return the page of the address: `#project/queue`, with `?text` the messages that contain the text. */
-function named() {
+function pageOfAddress() {
   const [path, text = ''] = location.hash.slice(1).split('?')
   const [project, ...rest] = path.split('/').map(decoded)
   if (rest.length) return new QueuePage({ project, queue: rest.join('/') }, history, decoded(text))
-  return project === LOGINS ? new LoginsPage(me) : new QueueList(history, look, project)
+  return project === LOGINS ? new LoginsPage(me) : new QueueList(history, refresh, project)
 }
 
 /** Return a decoded part of the address; a malformed one is returned unchanged. */
@@ -83,7 +83,7 @@ function decoded(text) {
 }
 
 function route() {
-  page = named()
+  page = pageOfAddress()
   showTotals()
   document.getElementById('view').replaceChildren(page.element)
   page.update()
@@ -97,23 +97,23 @@ function drawHealth(readiness) {
   line.className = isReady ? 'ready' : 'failing'
 }
 
-function lost(error) {
+function logInAgain(error) {
   if (error.status === 401) start()
   return null
 }
 
 /** Poll once, and draw; a reply is dropped if another poll, such as for another page, has begun meanwhile. */
-async function look() {
+async function refresh() {
   const asked = page
   const wanted = JSON.stringify(page.wanted())
-  const [stats, readiness] = await Promise.all([api.stats(page.wanted()).catch(lost), api.readiness()])
+  const [stats, readiness] = await Promise.all([api.stats(page.wanted()).catch(logInAgain), api.readiness()])
   drawHealth(readiness)
   if (stats === null || page !== asked || JSON.stringify(page.wanted()) !== wanted) return
-  const isStale = !history.look || performance.now() - 1000 * history.look.at > STALE_MS
-  history.add(lookAt(stats))
-  totals.followers.look()
-  if (isStale && history.look.isWhole) beginCourses(history.totals).then(() => totals.draw())
-  if (page instanceof QueueList) beginSparks(history, [...history.queues.values()]).then(() => page?.update())
+  const isStale = !history.poll || performance.now() - 1000 * history.poll.at > STALE_MS
+  history.add(pollOf(stats))
+  totals.followers.refresh()
+  if (isStale && history.poll.isWhole) fillCharts(history.totals).then(() => totals.draw())
+  if (page instanceof QueueList) fillSparks(history, [...history.queues.values()]).then(() => page?.update())
   showTotals()
   totals.draw()
   page.update()
@@ -143,7 +143,7 @@ async function run() {
   for (;;) {
     if (!document.hidden && page) {
       try {
-        await look()
+        await refresh()
       } catch (error) {
         notice(error.message, true)
       }
@@ -157,5 +157,5 @@ addEventListener('unhandledrejection', event => {
   event.preventDefault() // the form that started an action shows its error
   notice(event.reason.message, true)
 })
-document.addEventListener('visibilitychange', () => { if (!document.hidden && page) look() })
+document.addEventListener('visibilitychange', () => { if (!document.hidden && page) refresh() })
 start().then(run)

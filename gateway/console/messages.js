@@ -4,7 +4,7 @@ import * as api from './api.js'
 import { Bulk, death } from './bulk.js'
 import { ask, bytes, h, notice, number, put, table, time } from './dom.js'
 import { headersOf, messageFields, messageIn } from './forms.js'
-import { life } from './life.js'
+import { messageHistory } from './message_history.js'
 
 const LIMIT = 50
 const PREVIEW_CHARS = 120
@@ -27,7 +27,7 @@ export class MessageList {
     this.table.classList.add('messages')
     this.table.querySelector('thead td').append(this.bulk.all)
     this.nothing = h('p', { class: 'empty' }, 'No messages.')
-    this.more = h('button', { type: 'button', click: () => this.goOn() }, 'More')
+    this.more = h('button', { type: 'button', click: () => this.loadMore() }, 'More')
     this.again = h('button', { type: 'button', click: () => this.load() }, 'Refresh')
     this.text = h('input', { type: 'search', placeholder: 'Search bodies and headers', 'aria-label': 'Search bodies and headers', value: text })
     this.passing = h('input', { placeholder: 'Filter: priority > 5', 'aria-label': 'Filter on headers' })
@@ -43,11 +43,11 @@ export class MessageList {
   async load() {
     this.shown = []
     this.total = { messages: 0, bytes: 0 }
-    await this.goOn('')
+    await this.loadMore('')
   }
 
   /** Show the messages after the last one seen, or from the beginning. */
-  async goOn(after = this.last) {
+  async loadMore(after = this.last) {
     const [text, filter] = [this.text.value.trim(), this.passing.value.trim()]
     const isSearch = Boolean(text || filter)
     const { messages, next } = isSearch ? await this.search(text, filter, after) : await this.peek(after)
@@ -168,7 +168,7 @@ function row(message, list) {
       opened.remove()
       opened = null
     } else {
-      opened = h('tr', { class: 'opened' }, h('td', { colspan: COLUMNS.length }, whole(message, list)))
+      opened = h('tr', { class: 'opened' }, h('td', { colspan: COLUMNS.length }, details(message, list)))
       line.after(opened)
     }
     open.setAttribute('aria-expanded', String(Boolean(opened)))
@@ -177,7 +177,7 @@ function row(message, list) {
   return line
 }
 
-function whole(message, list) {
+function details(message, list) {
   const metadata = [['id', message.id], ['published', time(message.timestamp)], ['Content-Type', message['Content-Type']],
     ['tries', message.tries], ...headersOf(message)]
   if (message.key) metadata.push(['key', message.key])
@@ -197,15 +197,15 @@ function whole(message, list) {
       message.dead ? button('Redrive', () => list.redrive(message)) : null,
       button('Move one …', () => list.move(message)),
       button('Edit and resend …', () => list.resend(message)),
-      button('History', async () => story.replaceChildren(...(await life(list.name, message)).filter(Boolean))),
+      button('History', async () => story.replaceChildren(...(await messageHistory(list.name, message)).filter(Boolean))),
       button('Delete one …', () => list.remove(message), true)),
     story,
     h('dl', { class: 'options' }, metadata.flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, String(value))])),
-    h('pre', { tabindex: 0, 'aria-label': 'Body' }, pretty(message)),
+    h('pre', { tabindex: 0, 'aria-label': 'Body' }, formatted(message)),
   ]
 }
 
-function pretty(message) {
+function formatted(message) {
   if (!/\bjson\b/.test(message['Content-Type']) || message.encoding) return message.message
   try {
     return JSON.stringify(JSON.parse(message.message), null, 2)

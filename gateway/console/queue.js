@@ -7,7 +7,7 @@ import { messageFields, messageIn, optionFields, optionsIn } from './forms.js'
 import { Holders } from './holders.js'
 import { CapBar } from './list.js'
 import { MessageList } from './messages.js'
-import { beginCourses } from './recorded.js'
+import { fillCharts } from './recorded.js'
 
 const SECONDS = new Set(['ttl', 'nack_delay', 'nack_delay_max', 'lease', 'unused', 'undo', 'idempotency_window'])
 const SIZES = new Set(['cap', 'max_message_size'])
@@ -45,7 +45,7 @@ export class QueuePage {
   constructor(name, history, text) {
     this.name = name
     this.history = history
-    this.looks = 0
+    this.polls = 0
     this.values = CARDS.map(() => [h('strong'), h('small')])
     this.cap = new CapBar()
     this.cards = h('div', { class: 'cards' }, CARDS.map(([title], index) => h('div', { class: 'figure' }, h('h2', {}, title),
@@ -71,8 +71,8 @@ export class QueuePage {
       this.holders.element, this.messages.element, this.about)
     this.load()
     const known = history.of(`${name.project}/${name.queue}`)
-    beginCourses(known.courses, name).then(() => {
-      known.begun = performance.now() / 1000
+    fillCharts(known.series, name).then(() => {
+      known.recordedUntil = performance.now() / 1000
       this.draw()
     })
   }
@@ -92,13 +92,13 @@ export class QueuePage {
     })
     this.cap.draw(this.queue.figures)
     this.draw()
-    this.looks += 1
+    this.polls += 1
     const every = this.queue.figures.messages_delayed ? HOLDERS_EVERY_DELAYED : HOLDERS_EVERY
-    if (this.looks % every === 0) this.holders.load().catch(() => {}) // the next poll reports the error
+    if (this.polls % every === 0) this.holders.load().catch(() => {}) // the next poll reports the error
   }
 
   draw() {
-    if (this.queue) this.charts.forEach(chart => chart.draw(this.queue.courses, this.spans.span))
+    if (this.queue) this.charts.forEach(chart => chart.draw(this.queue.series, this.spans.span))
   }
 
   /** Load the options and other figures that change seldom, and the first messages. */

@@ -45,16 +45,16 @@ def test_a_chart_has_no_gap_between_its_record_and_the_first_look(browser: Page,
     browser.call("Page.setBypassCSP", enabled=True)  # it forbids a script to import one
     browser.call("Page.navigate", url=f"{server.url}/console")
     values = browser.evaluate("""
-        import('./console/courses.js').then(({ History }) => {
+        import('./console/time_series.js').then(({ History }) => {
           const history = new History()
           const queues = new Map([['p/q', { messages_ready: 1, messages_published: 1 }]])
-          const look = at => history.add({ at, totals: {}, commits: new Map(), queues })
-          look(100)
+          const poll = at => history.add({ at, totals: {}, commits: new Map(), queues })
+          poll(100)
           const known = history.of('p/q')
-          known.courses.ready.begin(0, [1, 1])
-          known.begun = 159
-          look(160)
-          return known.courses.ready.values(0)
+          known.series.ready.replace(0, [1, 1])
+          known.recordedUntil = 159
+          poll(160)
+          return known.series.ready.values(0)
         })
     """)
     browser.call("Page.setBypassCSP", enabled=False)

@@ -9,7 +9,7 @@ const WORDS = {
 }
 
 /** Return elements with the events of a message; `where` is its queue. */
-export async function life(where, message) {
+export async function messageHistory(where, message) {
   const [{ events, next }, { sentences }] = await Promise.all([
     api.history(where, message.id), api.explain(where, message.id),
   ])
@@ -18,7 +18,7 @@ export async function life(where, message) {
     const isUndone = event.event === 'released' && ended.has(event.group)
     if (event.event === 'settled' || event.event === 'purged') ended.add(event.group)
     else ended.delete(event.group)
-    return step(event.time, told(event, isUndone))
+    return step(event.time, textOf(event, isUndone))
   })
   const source = events.find(event => event.from)?.from
   if (source) steps.unshift(step(source.time ?? events[0].time, origin(source)))
@@ -49,7 +49,7 @@ function times(count) {
   return count === 1 ? 'once' : `${count} times`
 }
 
-function told(event, isUndone) {
+function textOf(event, isUndone) {
   if (event.to) {
     const to = place(event.to)
     return event.reason ? `dead-lettered to ${to}: ${event.error ?? event.reason}` : `redriven to ${to}`

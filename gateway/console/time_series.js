@@ -15,7 +15,7 @@ const COUNTERS = { in: 'messages_published', out: 'messages_delivered', ack: 'me
 const STATES = { ready: 'messages_ready', unacked: 'messages_unacked', delayed: 'messages_delayed' }
 
 /** The time series of one figure: for each span its newest values. Null marks a time without a reading. */
-export class Course {
+export class TimeSeries {
   constructor() {
     this.levels = SPANS.map(([, every]) => ({ every, values: [], taken: 0, sum: 0, known: 0 }))
   }
@@ -35,7 +35,7 @@ export class Course {
   }
 
   /** Replace the values of a span by the server's recorded ones. */
-  begin(span, values) {
+  replace(span, values) {
     Object.assign(this.levels[span], { values, taken: 0, sum: 0, known: 0 })
   }
 
@@ -47,17 +47,17 @@ export class Course {
 }
 
 const mean = level => (level.known ? level.sum / level.known : null)
-const courses = () => Object.fromEntries([...Object.keys(COUNTERS), ...Object.keys(STATES)].map(key => [key, new Course()]))
+const newSeries = () => Object.fromEntries([...Object.keys(COUNTERS), ...Object.keys(STATES)].map(key => [key, new TimeSeries()]))
 
 /** Return the name of a time series in the server's history. */
 const recordedAs = key => STATES[key] ?? `${COUNTERS[key]}_per_second`
 
 /** Fill a span of time series with recorded `figures` in steps of `step` s, the first of which ended at `from`. */
-export function begin(these, span, figures, { step, from }) {
+export function fill(series, span, figures, { step, from }) {
   const slot = SPANS[span][1] * EVERY_MS
-  for (const [key, course] of Object.entries(these)) {
+  for (const [key, each] of Object.entries(series)) {
     const values = resample(figures[recordedAs(key)], 1000 * step, from, slot)
-    if (values.some(value => value !== null)) course.begin(span, values)
+    if (values.some(value => value !== null)) each.replace(span, values)
   }
 }
 
@@ -74,7 +74,7 @@ function resample(values, step, from, slot) {
 }
 
 /** One reply of `v2/stats`: the totals, the queues by `project/queue`, and the buckets of commit times. */
-export function lookAt(stats) {
+export function pollOf(stats) {
   return {
     at: performance.now() / 1000,
     /** Whether the user may see the figures of the server. */
@@ -103,8 +103,8 @@ export function percentile(now, before, share) {
   return bound
 }
 
-function extend(course, now, figures, missed) {
-  for (const [key, each] of Object.entries(course)) {
+function extend(series, now, figures, missed) {
+  for (const [key, each] of Object.entries(series)) {
     for (let slot = 0; slot < missed; slot += 1) each.push(null)
     each.push(key in STATES ? figures[STATES[key]] ?? 0 : now[key])
   }
@@ -115,16 +115,16 @@ const KEPT_QUEUES = 400
 
 const slots = seconds => Math.min(Math.max(Math.round((seconds * 1000) / EVERY_MS) - 1, 0), GAP_SLOTS_MAX)
 
-/** Whether two polls are too close, because a page was turned, for a meaningful rate. */
+/** Whether two polls are too close for a meaningful rate, because another page was shown. */
 const isSoon = seconds => seconds * 1000 < EVERY_MS * 0.8
 
 /** The newest poll, and the time series. */
 export class History {
   constructor() {
-    this.look = null
+    this.poll = null
     this.counted = null
     this.now = { ...NONE, p50: null, p99: null }
-    this.totals = courses()
+    this.totals = newSeries()
     /** The queues of the newest poll, and all recently polled queues. */
     this.queues = new Map()
     this.known = new Map()
@@ -132,30 +132,30 @@ export class History {
 
   /** Return the time series of a queue, which may be empty. */
   of(key) {
-    if (!this.known.has(key)) this.known.set(key, { courses: courses(), rates: NONE, at: null, begun: 0, counted: null, isRecorded: false })
+    if (!this.known.has(key)) this.known.set(key, { series: newSeries(), rates: NONE, at: null, recordedUntil: 0, counted: null, isRecorded: false })
     return this.known.get(key)
   }
 
   /** Take the next poll. A restarted server counts from 0: then there are no rates. */
-  add(look) {
+  add(poll) {
     const before = this.counted
-    const seconds = before ? look.at - before.at : 0
+    const seconds = before ? poll.at - before.at : 0
     if (!before || !isSoon(seconds)) {
-      const isSame = before && (look.totals.messages_published ?? 0) >= (before.totals.messages_published ?? 0)
+      const isSame = before && (poll.totals.messages_published ?? 0) >= (before.totals.messages_published ?? 0)
       this.now = {
-        ...(isSame ? rates(look.totals, before.totals, seconds) : NONE),
-        p50: isSame ? percentile(look, before, 0.5) : null,
-        p99: isSame ? percentile(look, before, 0.99) : null,
+        ...(isSame ? rates(poll.totals, before.totals, seconds) : NONE),
+        p50: isSame ? percentile(poll, before, 0.5) : null,
+        p99: isSame ? percentile(poll, before, 0.99) : null,
       }
-      extend(this.totals, this.now, look.totals, slots(seconds))
-      this.counted = look
+      extend(this.totals, this.now, poll.totals, slots(seconds))
+      this.counted = poll
     }
-    this.queues = new Map([...look.queues].map(([key, figures]) => [key, this.addQueue(key, figures, look.at)]))
+    this.queues = new Map([...poll.queues].map(([key, figures]) => [key, this.addQueue(key, figures, poll.at)]))
     for (const key of this.known.keys()) {
-      if (this.known.size <= Math.max(KEPT_QUEUES, look.queues.size)) break
+      if (this.known.size <= Math.max(KEPT_QUEUES, poll.queues.size)) break
       this.known.delete(key)
     }
-    this.look = look
+    this.poll = poll
   }
 
   addQueue(key, figures, at) {
@@ -167,7 +167,7 @@ export class History {
     if (queue.at !== null && isSoon(seconds)) return queue
     const isSame = queue.at !== null && figures.messages_published >= queue.counted.messages_published
     queue.rates = isSame ? rates(figures, queue.counted, seconds) : NONE
-    extend(queue.courses, queue.rates, figures, slots(Math.min(seconds, at - queue.begun))) // the record has what was before `begun`
+    extend(queue.series, queue.rates, figures, slots(Math.min(seconds, at - queue.recordedUntil))) // the recorded values have what was before
     queue.at = at
     queue.counted = figures
     return queue
