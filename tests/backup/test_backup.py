@@ -24,6 +24,7 @@ import pytest
 from curbstone.cli.main import main
 from tests.kit.commands import curbstone, running
 from tests.kit.server import ServerProcess, call
+from tests.kit.server import bodies as bodies_in
 
 
 def publish(server: ServerProcess, queue: str, *bodies: str) -> None:
@@ -34,12 +35,7 @@ def publish(server: ServerProcess, queue: str, *bodies: str) -> None:
 
 
 def bodies(server: ServerProcess, queue: str) -> list[str]:
-    found: list[str] = []
-    after = ""
-    while page := call(server, "GET", f"/v2/p/queues/{queue}/messages?limit=1000&after={after}")["messages"]:
-        found += [message["message"] for message in page]
-        after = page[-1]["id"]
-    return found
+    return bodies_in(server, f"p/queues/{queue}")
 
 
 def here(*words: object) -> tuple[int, str]:

@@ -20,6 +20,7 @@ from curbstone.core.names import event_name
 from tests.kit.commands import Done, curbstone, running
 from tests.kit.processes import COMMAND
 from tests.kit.server import ServerProcess, clean_environment
+from tests.kit.waiting import wait_until
 
 Run = Callable[..., Done]
 
@@ -286,8 +287,7 @@ def test_a_mover_that_is_killed_loses_nothing(run: Run, server: ServerProcess, t
     with httpx.Client(base_url=f"{server.url}/v2/default/queues", trust_env=False) as http:
         http.put("/b")
         with running("move", "--from=a", "--to=b", "--server", server.url, cwd=tmp_path) as mover:
-            while http.get("/b").json()["rdy"] == 0 and mover.poll() is None:
-                pass
+            wait_until(lambda: http.get("/b").json()["rdy"] or mover.poll() is not None)
     arrived = {item["message"] for item in succeed(run("recv", "b", "--json", "--count=0")).json}
     rdy, wip, _ = counts(server)
     assert wip <= 100

@@ -177,7 +177,7 @@ async def test_websocket_of_a_vanished_peer_requeues_its_messages(gateway: Runni
     wire.check(now + 100)
     async with asyncio.timeout(60):
         while await gateway.counts() != (1, 0, 0):
-            pass
+            await asyncio.sleep(0.01)
     writer.close()
 
 

@@ -182,11 +182,17 @@ def call(server: ServerProcess, method: str, path: str, body: object = None) -> 
     return json.loads(text) if text else None
 
 
-def bodies(server: ServerProcess) -> list[str]:
-    """Return the bodies of what waits in the queue q, in order."""
+def publish(server: ServerProcess, *bodies: str) -> None:
+    """Publish in one batch to the queue q, which is created where it is missing."""
+    call(server, "PUT", "/v2/default/queues/q", {})
+    call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": body} for body in bodies])
+
+
+def bodies(server: ServerProcess, queue: str = "default/queues/q") -> list[str]:
+    """Return the bodies of what waits in a queue, in order."""
     found: list[str] = []
     after = ""
-    while page := call(server, "GET", f"/v2/default/queues/q/messages?limit=1000&after={after}")["messages"]:
+    while page := call(server, "GET", f"/v2/{queue}/messages?limit=1000&after={after}")["messages"]:
         found += [message["message"] for message in page]
         after = page[-1]["id"]
     return found

@@ -16,6 +16,7 @@ import pytest
 
 from tests.kit.processes import COMMAND
 from tests.kit.server import ServerProcess, clean_environment
+from tests.kit.waiting import wait_until
 
 WAIT_S = 60
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
@@ -51,9 +52,12 @@ def counts(server: ServerProcess, queue: str) -> tuple[int, int]:
     return info["rdy"], info["wip"]
 
 
-def wait_until(server: ServerProcess, queue: str, rdy: int, wip: int, process: subprocess.Popen[bytes]) -> None:
-    while counts(server, queue) != (rdy, wip):
+def wait_for_counts(server: ServerProcess, queue: str, rdy: int, wip: int, process: subprocess.Popen[bytes]) -> None:
+    def is_so() -> bool:
         assert process.poll() is None, process.communicate()
+        return counts(server, queue) == (rdy, wip)
+
+    wait_until(is_so)
 
 
 def end(process: subprocess.Popen[bytes], number: int) -> tuple[int, bytes, bytes]:
@@ -117,7 +121,7 @@ def test_interrupted_move_requeues_remaining_messages(
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_waiting_move_ends_when_interrupted(server: ServerProcess, start: Start, number: int, code: int) -> None:
     process = start("move", "--from=a", "--to=b", "--follow", "--json")
-    wait_until(server, "b", 10, 0, process)
+    wait_for_counts(server, "b", 10, 0, process)
     while counts(server, "a") != (0, 0):
         assert process.poll() is None
     ended, out, _err = end(process, number)
@@ -142,7 +146,7 @@ def test_interrupted_import_reports_its_progress(server: ServerProcess, start: S
     for line in ({"queue": "default/b", "message": "1"}, {"queue": "default/a", "options": {}}):
         process.stdin.write(json.dumps(line).encode() + b"\n")
     process.stdin.flush()
-    wait_until(server, "b", 1, 0, process)
+    wait_for_counts(server, "b", 1, 0, process)
     code, out, _err = end(process, signal.SIGTERM)
     assert code == 143
     assert out in (b"0 messages imported\n", b"1 message imported\n"), "the answer may not have come yet"

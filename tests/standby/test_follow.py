@@ -31,16 +31,15 @@ from curbstone.standby.part_store import DirectoryParts
 from tests.kit.commands import curbstone
 from tests.kit.guarded_server import GuardedServer, guarded_server
 from tests.kit.processes import COMMAND, Process, start
-from tests.kit.server import ServerProcess, bodies, call, clean_environment
+from tests.kit.server import ServerProcess, bodies, call, clean_environment, publish
 from tests.kit.waiting import wait_until
 
 BACKLOG = "--standby-backlog=1MiB"
 
 
-def publish(server: ServerProcess, *bodies: str) -> datetime:
+def publish_by(server: ServerProcess, *bodies: str) -> datetime:
     """Publish, and return a moment after it was confirmed."""
-    call(server, "PUT", "/v2/default/queues/q", {})
-    call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": body} for body in bodies])
+    publish(server, *bodies)
     return datetime.now(UTC)
 
 
@@ -124,12 +123,12 @@ def restored(history: Path, at: datetime | None = None, place: str = "") -> list
 def test_any_moment_can_be_restored_after_killing_both_sides(tmp_path: Path) -> None:
     history = tmp_path / "history"
     with ServerProcess(tmp_path / "data", BACKLOG) as server, following(history, server) as follower:
-        publish(server, "one")
+        publish_by(server, "one")
         wait_until(lambda: has_base(follower.parts()))
-        two = publish(server, "two")
+        two = publish_by(server, "two")
         follower.has_everything(server)
         assert follower.end(signal.SIGKILL) == -signal.SIGKILL
-        away = publish(server, "three")
+        away = publish_by(server, "three")
         call(server, "POST", "/v2/default/queues/q/purge")
         follower.start()
         follower.has_everything(server)
@@ -137,12 +136,12 @@ def test_any_moment_can_be_restored_after_killing_both_sides(tmp_path: Path) -> 
         assert restored(history, two) == ["one", "two"]
         assert restored(history, away) == ["one", "two", "three"]
         assert restored(history) == []
-        publish(server, "four")
+        publish_by(server, "four")
         follower.has_everything(server)
         server.kill()
         assert restored(history) == ["four"]
         server.restart(same_ports=True)
-        publish(server, "five")
+        publish_by(server, "five")
         follower.has_everything(server)
         assert follower.end() == 0
         assert restored(history) == ["four", "five"] and restored(history, two) == ["one", "two"]
@@ -155,7 +154,7 @@ def test_stopping_server_sends_everything_to_followers(tmp_path: Path) -> None:
     history = tmp_path / "history"
     with ServerProcess(tmp_path / "data", BACKLOG) as server, following(history, server) as follower:
         wait_until(lambda: has_base(follower.parts()))
-        publish(server, *map(str, range(100)))
+        publish_by(server, *map(str, range(100)))
         assert server.stop() == 0
         assert follower.end() == 0
     assert restored(history) == [str(number) for number in range(100)]
@@ -165,7 +164,7 @@ def test_queue_of_a_moment_can_be_restored_into_a_directory(tmp_path: Path) -> N
     history = tmp_path / "history"
     with ServerProcess(tmp_path / "data", BACKLOG) as server, following(history, server) as follower:
         wait_until(lambda: has_base(follower.parts()))
-        before = publish(server, "one")
+        before = publish_by(server, "one")
         call(server, "POST", "/v2/default/queues/q/purge")
         follower.has_everything(server)
     options = ("--queue", "q", "--as", "old", "--at", before.isoformat())
@@ -186,7 +185,7 @@ def test_follower_waits_while_its_disk_is_full(tmp_path: Path) -> None:
             with following(disk / "history", server) as follower:
                 wait_until(lambda: has_base(follower.parts()))
                 noise = [os.urandom(20_000).hex() for _ in range(10)]
-                publish(server, *noise)
+                publish_by(server, *noise)
                 wait_until(lambda: "No space left" in follower.log)
                 assert "can't reach" not in follower.log
                 subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)

@@ -31,7 +31,7 @@ from tests.kit.commands import curbstone
 from tests.kit.object_store import object_store
 from tests.kit.server import ServerProcess, call, clean_environment
 from tests.kit.waiting import wait_until
-from tests.standby.test_follow import BACKLOG, FollowerProcess, has_base, publish, restored
+from tests.standby.test_follow import BACKLOG, FollowerProcess, has_base, publish_by, restored
 from tests.standby.test_history import HOUR_MS, RecordingSetup
 
 URL = "s3://histories/shop/one"
@@ -381,7 +381,7 @@ def test_moments_under_load_can_be_restored_after_kills_of_the_recorder(s3: Fron
     def produce() -> None:
         while not is_over.wait(0.01):
             began = datetime.now(UTC)
-            sent.append((began, publish(server, str(len(sent)))))
+            sent.append((began, publish_by(server, str(len(sent)))))
 
     with ServerProcess(tmp_path / "data", BACKLOG) as server, recording(tmp_path, server) as follower:
         call(server, "PUT", "/v2/default/queues/q", {})
@@ -417,11 +417,11 @@ def test_moments_under_load_can_be_restored_after_kills_of_the_recorder(s3: Fron
 
 def test_recorder_waits_for_an_unreachable_store(s3: Front, tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", BACKLOG) as server, recording(tmp_path, server) as follower:
-        publish(server, "one")
+        publish_by(server, "one")
         wait_until(lambda: has_base(follower.parts()))
         for number, status in enumerate((0, 503, 403)):
             s3.status = status
-            publish(server, f"during {number}")
+            publish_by(server, f"during {number}")
             wait_until(partial(follower.has_failed, number + 1))
             s3.status = None
             follower.has_everything(server)
@@ -433,7 +433,7 @@ def test_recorder_waits_for_an_unreachable_store(s3: Front, tmp_path: Path) -> N
 def test_stopping_server_sends_everything_to_the_store(s3: Front, tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", BACKLOG) as server, recording(tmp_path, server, "--every=1h") as follower:
         wait_until(lambda: has_base(follower.parts()))
-        publish(server, *map(str, range(100)))
+        publish_by(server, *map(str, range(100)))
         count = len(follower.parts())
         assert server.stop() == 0
         wait_until(lambda: follower.has_parts(count + 1))

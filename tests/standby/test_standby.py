@@ -11,16 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.kit.commands import curbstone
-from tests.kit.server import NotReady, ServerProcess, call
+from tests.kit.server import NotReady, ServerProcess, call, publish
 from tests.kit.waiting import wait_until
 from tests.standby.standby_process import StandbyProcess
 
 BACKLOG = "--standby-backlog=1MiB"
-
-
-def publish(server: ServerProcess, *bodies: str) -> None:
-    call(server, "PUT", "/v2/default/queues/q", {})
-    call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": body} for body in bodies])
 
 
 def ids_and_bodies(server: ServerProcess) -> list[tuple[int, str]]:

@@ -16,17 +16,13 @@ import pytest
 
 from tests.kit.commands import curbstone
 from tests.kit.results import record
-from tests.kit.server import ServerProcess, bodies, call
+from tests.kit.server import ServerProcess, bodies, call, publish
 from tests.kit.waiting import wait_until
 from tests.standby.load import Load, confirms, wait_in_sync
 from tests.standby.standby_process import StandbyProcess
 
 OPTIONS = ("--standby-backlog=1MiB", "--confirm-with=standby", "--cap=64MiB")
 NEVER = "--standby-patience=never"
-
-
-def publish(server: ServerProcess, body: str) -> None:
-    call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": body}])
 
 
 def test_confirmed_messages_are_on_both_disks_when_the_server_is_killed(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from curbstone.gateway.websocket.subscription import Subscription
 from curbstone.net import fair_reader as net_turns
 from curbstone.net.budget import Budget
 from tests.gateway.fakes import ANYBODY, FakeQueue, anything
+from tests.kit.engine import wait_until
 from tests.kit.gateway import Running, running
 
 pytestmark = pytest.mark.anyio
@@ -36,12 +37,6 @@ def masked(opcode: Opcode, data: bytes, fin: bool = True) -> bytes:
 
 def wires(gateway: Running) -> list[WebSocketProtocol]:
     return [connection for connection in gateway.server.clients if isinstance(connection, WebSocketProtocol)]
-
-
-async def wait_until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not happened():
-            await asyncio.sleep(0)
 
 
 async def reply(reader: asyncio.StreamReader) -> tuple[int, bytes]:

@@ -34,7 +34,7 @@ async def closed(socket: ClientConnection) -> int | None:
 async def counts_become(gateway: Running, rdy: int, wip: int, delayed: int) -> None:
     async with asyncio.timeout(60):
         while await gateway.counts() != (rdy, wip, delayed):
-            pass
+            await asyncio.sleep(0.01)
 
 
 async def unsettled_went_back(gateway: Running, count: int) -> None:
