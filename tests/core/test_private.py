@@ -168,6 +168,18 @@ def test_a_message_to_a_subscriber_is_one_commit_and_its_ack_waits_for_the_next(
     assert len(peer.received) == 11, "the first was there before"
 
 
+def test_an_ack_that_waits_for_a_commit_makes_room_in_the_window_at_once(lab: Lab) -> None:
+    declare(lab, MINE)
+    queue = lab.broker.get(MINE)
+    lab.publish(queue, "a", "b")
+    peer = Peer(lab, queue, window=1)
+    for seq in (1, 2, 3):
+        assert list(peer.consumer.unsettled) == [seq]
+        peer.consumer.ack([seq])
+        lab.settle()
+    assert peer.bodies == [b"m", b"a", b"b"]
+
+
 def test_awaited_ack_is_written_immediately_with_earlier_ones(lab: Lab) -> None:
     declare(lab, MINE)
     queue = lab.broker.get(MINE)

@@ -233,9 +233,9 @@ def holds_something(disk: Disk, directory: str, uid: int) -> bool:
     chain = find_chain(disk, directory, uid)
     if chain.damage or chain.missing or chain.strays or len(chain.segments) > 1:
         return True
-    for segment, header in chain.segments:
+    for segment, _ in chain.segments:
         scan = Scan(disk, segment, 0, is_active=True)
-        if header is None or next(scan.batches(), None) is not None or scan.torn_bytes:
+        if next(scan.batches(), None) is not None or scan.torn_bytes:
             return True
     return False
 

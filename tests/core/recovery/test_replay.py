@@ -79,6 +79,42 @@ def test_segments_of_one_number_are_set_aside_under_different_names_and_their_ro
         check_room(queue)
 
 
+def test_messages_of_a_dropped_segment_that_a_crash_brought_back_do_not_return(lab: Lab) -> None:
+    """Their settles were in another segment, which was dropped, too."""
+    queue = lab.queue(cap=64 * 1024)
+    peer = Peer(lab, queue)
+    for number, body in enumerate(numbered(60, 400)):
+        lab.publish(queue, body)
+        if number == 20:
+            peer.nack(2, delay_ms=60_000)
+            peer.ack(1)
+    first = queue.log.segments[0]
+    data = bytes(lab.disk.names[first.path].cache)
+    lab.pass_time(60_000)
+    peer.ack(*peer.consumer.unsettled)
+    lab.publish(queue, "new")
+    assert first not in queue.log.segments
+    lab.load({**lab.contents(), first.path: data})
+    lab.restart("kill")
+    queue = lab.reopened(queue)
+    assert lab.bodies(queue) == [b"new"]
+    assert first.path not in lab.disk.names and not queue.damaged
+    check_room(queue)
+
+
+@pytest.mark.parametrize("holds", ["a commit", "a torn commit", "nothing"])
+def test_directory_without_meta_is_removed_only_if_it_holds_no_commit(lab: Lab, queue: LocalQueue, holds: str) -> None:
+    if holds != "nothing":
+        lab.publish(queue, "m")
+    path = queue.log.active.path
+    if holds == "a torn commit":
+        lab.disk.names[path].cache[queue.log.active.end - 1] ^= 1
+    lab.disk.remove(f"{queue.log.directory}/meta")
+    lab.restart("kill")
+    assert lab.names() == []
+    assert (path in lab.disk.names) == (holds != "nothing") == (not lab.broker.health().ok or bool(lab.broker.left))
+
+
 def test_file_of_a_first_segment_that_was_never_begun_is_removed(lab: Lab, queue: LocalQueue) -> None:
     path = queue.log.active.path
     inode = lab.disk.names[path]
