@@ -7,7 +7,9 @@ from collections import Counter
 
 import pytest
 
+from curbstone.core import headers
 from curbstone.core.admin.queue import LocalQueue
+from curbstone.core.engine.delivery.dead_letters import ERROR_CHARS_MAX
 from curbstone.core.errors import CurbstoneError, MessageTooLarge
 from tests.kit.lab import Lab, Peer, message, numbered
 
@@ -101,6 +103,77 @@ def test_a_paused_dead_letter_queue_is_reported_even_while_the_server_stops(capl
     lab.pass_time(100)
     assert dead.counts().rdy == 0
     assert any("could not be dead-lettered" in record.message for record in caplog.records)
+
+
+def headers_of_dead(lab: Lab, *, headers_block: bytes, error: str = "") -> dict[str, str]:
+    """Return the headers of a message after it was rejected."""
+    queue = lab.queue("a", dead_letter="dead")
+    lab.publish(queue, "m", headers=headers_block)
+    Peer(lab, queue).reject(1, error=error)
+    (found,) = lab.peek(lab.named("dead"))
+    return dict(headers.decode(found.message.headers))
+
+
+def test_dead_letter_shows_its_name_and_batch_and_has_neither() -> None:
+    lab = Lab()
+    found = headers_of_dead(lab, headers_block=b"k:v\nx-unique:one\nx-batch:b1\nx-batch-size:2\n")
+    assert (found["k"], found["x-dead-unique"], found["x-dead-batch"]) == ("v", "one", "b1")
+    assert not {"x-unique", "x-batch", "x-batch-size"} & set(found)
+    assert not {"x-dead-unique", "x-dead-replace", "x-dead-batch"} & set(headers_of_dead(Lab(), headers_block=b""))
+
+
+def test_error_of_a_dead_letter_is_cut_and_has_no_zero_bytes() -> None:
+    found = headers_of_dead(Lab(), headers_block=b"", error="\0" + "e" * 2000)
+    assert found["x-dead-error"] == "e" * ERROR_CHARS_MAX
+
+
+def test_how_messages_ended_is_counted() -> None:
+    lab = Lab()
+    moving, dropping = lab.queue("a", dead_letter="dead", max_tries=2), lab.queue("b", max_tries=2)
+    for queue in (moving, dropping):
+        lab.publish(queue, *numbered(4))
+        lab.publish(queue, "short", ttl_ms=10)
+        peer = Peer(lab, queue, window=4)
+        peer.reject(1)
+        peer.nack(2, 3)
+        peer.nack(2, 3)
+        peer.close()
+        lab.pass_time(1000)
+    assert [(queue.stats.expired, queue.stats.rejected) for queue in (moving, dropping)] == [(1, 1)] * 2
+    assert (moving.stats.dead_lettered, moving.stats.dropped) == (4, 0)
+    assert (dropping.stats.dead_lettered, dropping.stats.dropped) == (0, 3)
+    assert [queue.stats.released for queue in (moving, dropping)] == [6, 6]
+
+
+def test_waiting_dead_letters_are_reported_again_after_they_had_moved(caplog: pytest.LogCaptureFixture) -> None:
+    lab = Lab(cap=1024 * KIB)
+    dead = lab.queue("dead", publish_paused=True)
+    queue = lab.queue("a", dead_letter="dead")
+    for number in (1, 2):
+        dead.store(dead.meta.with_options({"publish_paused": True}, 0), lambda _error: None)
+        lab.publish(queue, b"m")
+        peer = Peer(lab, queue)
+        peer.consumer.reject([number])
+        lab.pass_time(12_000)
+        assert len([record for record in caplog.records if "could not be dead-lettered" in record.message]) == number
+        assert queue.counts()[:3] == (0, 0, 1) and lab.peek(queue)[0].due_ms > lab.host.now_ms()
+        dead.store(dead.meta.with_options({"publish_paused": False}, 0), lambda _error: None)
+        lab.pass_time(5000)
+        assert dead.counts().rdy == number and sum(queue.counts()[:3]) == 0
+        peer.close()
+
+
+def test_a_message_that_waits_to_be_dead_lettered_can_be_settled(lab: Lab) -> None:
+    dead = lab.queue("dead", publish_paused=True)
+    queue = lab.queue("a", dead_letter="dead")
+    lab.publish(queue, b"one", b"two")
+    Peer(lab, queue).consumer.reject([1, 2])
+    lab.settle()
+    assert queue.counts()[:3] == (0, 0, 2)
+    assert lab.answer(lambda done: queue.settle_by_id(1, done)) == (None, True)
+    dead.store(dead.meta.with_options({"publish_paused": False}, 0), lambda _error: None)
+    lab.pass_time(10_000)
+    assert lab.bodies(dead) == [b"two"] and sum(queue.counts()[:3]) == 0
 
 
 def test_many_rejects_take_few_transactions_and_keep_their_order() -> None:
