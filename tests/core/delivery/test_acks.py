@@ -115,15 +115,15 @@ def test_message_that_reached_no_client_goes_to_the_next_one_at_once(lab: Lab, q
 def test_message_that_reached_no_client_keeps_its_tries_and_is_ready_after_a_crash(
     lab: Lab, queue: LocalQueue, how: str
 ) -> None:
-    lab.publish(queue, "a")
-    peer = Peer(lab, queue)
+    lab.publish(queue, "a", "b")
+    peer = Peer(lab, queue, window=1)
     peer.consumer.hold()
     peer.nack(1)
     queue.give_back(lab.lease(queue))
     lab.settle()
     lab.restart(how)
-    (found,) = lab.peek(lab.reopened(queue))
-    assert (found.tries, found.state, found.due_ms) == (1, "rdy", 0)
+    found = lab.peek(lab.reopened(queue))
+    assert [(each.tries, each.state, each.due_ms) for each in found] == [(1, "rdy", 0), (0, "rdy", 0)]
 
 
 def test_settling_by_id_counts_once_and_finds_nothing_the_second_time(lab: Lab, queue: LocalQueue) -> None:
@@ -206,6 +206,17 @@ def test_nack_delay_lets_others_pass(lab: Lab, queue: LocalQueue) -> None:
     lab.pass_time(1)
     assert peer.seqs == [1, 2, 1] and peer.received[2].tries == 1
     assert peer.received[2].mature_ms == lab.host.wall_ms()
+
+
+@pytest.mark.parametrize("how", ["kill", "power"])
+def test_nack_leaves_the_next_message_as_it_was_after_a_crash(lab: Lab, queue: LocalQueue, how: str) -> None:
+    lab.publish(queue, "a", "b", "c")
+    peer = Peer(lab, queue, window=1)
+    peer.consumer.hold()
+    peer.nack(1, delay_ms=60_000)
+    lab.restart(how)
+    found = lab.peek(lab.reopened(queue))
+    assert [(each.tries, each.state) for each in found] == [(1, "delayed"), (0, "rdy"), (0, "rdy")]
 
 
 def test_nack_uses_its_own_delay_or_that_of_the_queue(lab: Lab) -> None:
