@@ -102,13 +102,15 @@ def test_messages_of_a_dropped_segment_that_a_crash_brought_back_do_not_return(l
     check_room(queue)
 
 
-@pytest.mark.parametrize("holds", ["a commit", "a torn commit", "nothing"])
+@pytest.mark.parametrize("holds", ["a commit", "a torn commit", "noise", "nothing"])
 def test_directory_without_meta_is_removed_only_if_it_holds_no_commit(lab: Lab, queue: LocalQueue, holds: str) -> None:
     if holds != "nothing":
         lab.publish(queue, "m")
     path = queue.log.active.path
     if holds == "a torn commit":
         lab.disk.names[path].cache[queue.log.active.end - 1] ^= 1
+    if holds == "noise":
+        lab.disk.names[path].cache[:] = Random(1).randbytes(2000)
     lab.disk.remove(f"{queue.log.directory}/meta")
     lab.restart("kill")
     assert lab.names() == []
