@@ -16,23 +16,23 @@ from tests.standby.standby_process import StandbyProcess
 NASTY = '<script>document.title = "taken over"</script><img src=x onerror="document.title = 1">'
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path / "data", "--cap=1MiB") as process:
-        queues = f"{process.url}/v2/shop/queues"
-        with httpx.Client(trust_env=False) as http:
-            http.put(f"{queues}/dead", json={}).raise_for_status()
-            http.put(f"{queues}/orders", json={"dead_letter": "dead"}).raise_for_status()
-            for body in (NASTY, "second"):
-                http.post(f"{queues}/orders/messages", content=body, headers={"x-msg-x-from": "a<b"}).raise_for_status()
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("console") / "data", "--cap=1MiB") as process:
         yield process
 
 
-@pytest.fixture
-def page(server: ServerProcess, tmp_path: Path) -> Iterator[Page]:
-    with open_page(f"{server.url}/console") as page:
-        yield page
-        assert page.problems == [], "the page may cause no error, and no refusal of its security policy"
+@pytest.fixture(autouse=True)
+def queues(server: ServerProcess) -> None:
+    """Two queues, made for each test before its page is loaded, and no others."""
+    queues = f"{server.url}/v2/shop/queues"
+    with httpx.Client(trust_env=False) as http:
+        for queue in http.get(queues).json()["queues"]:
+            http.delete(f"{queues}/{queue['name']}").raise_for_status()
+        http.put(f"{queues}/dead", json={}).raise_for_status()
+        http.put(f"{queues}/orders", json={"dead_letter": "dead"}).raise_for_status()
+        for body in (NASTY, "second"):
+            http.post(f"{queues}/orders/messages", content=body, headers={"x-msg-x-from": "a<b"}).raise_for_status()
 
 
 def info(server: ServerProcess, queue: str) -> dict[str, int]:
