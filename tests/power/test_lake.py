@@ -83,7 +83,7 @@ def cut_power(volume: Volatile, server: ServerProcess, running: subprocess.Popen
 def test_a_lake_survives_power_cuts(tmp_path: Path) -> None:
     seed = seed_of_run()
     print(f"CURBSTONE_CRASH_SEED={seed}")
-    archive_through_cuts(tmp_path, cuts=3, seed=seed)
+    archive_through_cuts(tmp_path, cuts=2, seed=seed)
 
 
 @needs_fuse
