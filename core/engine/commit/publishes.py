@@ -27,7 +27,7 @@ from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Publish, Reservation
 from curbstone.core.errors import CurbstoneError, QueueFull
-from curbstone.core.headers import KEY_MARK, key_of
+from curbstone.core.headers import key_of
 from curbstone.core.message import Message
 from curbstone.core.orders import BATCHED, FACTS, NOTHING, changed
 from curbstone.core.schemas import BodyRule
@@ -533,7 +533,7 @@ class Publishes:
         for message in messages:
             orders = message.orders
             if orders is not None and orders.level:
-                if in_order and message.headers.find(KEY_MARK) >= 0 and key_of(message.headers):
+                if in_order and key_of(message.headers):
                     message.orders = changed(orders, level=0)
                 else:
                     any_left = True

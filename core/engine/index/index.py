@@ -207,8 +207,7 @@ class Index:
     def _settled(self, group: Group, keys: Keys, ended: list[Key], error: CurbstoneError | None) -> None:
         """Free the places of keys whose settles are on disk. If writing them has failed, they are written again."""
         if error is None:
-            for key in ended:
-                keys.free_place(key)
+            keys.free_places(ended)
             self._wakeups.wake(group.name)
         elif not self._state.is_closed:
             self._when_settled(partial(self._settled, group, keys, ended))

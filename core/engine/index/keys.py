@@ -72,7 +72,7 @@ class Keys:
         options = self._state.options
         self._limit = options.key_limit or sys.maxsize
         self._rate, self._burst = options.key_rate, options.key_burst_or_default
-        self._sweep_at = SPARE_MAX
+        self._sweep_at = min(SPARE_MAX, KEYS_MAX)
         self.is_in_order = options.key_limit == 1
         self.is_fair = options.fair
         """Whether all messages, even without a key, wait in backlogs, and a `Scheduler` chooses the next one."""
@@ -88,22 +88,23 @@ class Keys:
         deliver it, because it waits, is delayed or has a place.
         """
         table, group = self._table, self._group
+        in_flight = group.in_flight
         key = table.get(name)
         if key is None:
-            if len(table) >= min(self._sweep_at, KEYS_MAX) and not self._make_room():
+            if len(table) >= self._sweep_at and not self._make_room():
                 self._sweep_later()
                 return NO_ROOM
             key = table[name] = Key(name)
         elif seq in self._placed:
             return WAITS
-        elif seq in group.in_flight:  # it was taken out of turn, or before keys mattered
+        elif seq in in_flight:  # it was taken out of turn, or before keys mattered
             self._place(key, seq)
             self._offer_backlogs(key)
             return WAITS
         elif (key.places_taken >= self._limit and name) or (key.backlogs and self._must_wait(key, level)):
             return self._wait(level, key, seq)
-        if seq in group.in_flight or group.is_delayed(seq):
-            if seq in group.in_flight or (self.is_in_order and name):
+        if seq in in_flight or (group.tracked and group.is_delayed(seq)):
+            if seq in in_flight or (self.is_in_order and name):
                 self._place(key, seq)
             else:
                 self._forget(key)
@@ -369,20 +370,20 @@ class Keys:
             self.freed += 1
             self._forget(key)
 
-    def free_place(self, key: Key) -> None:
-        """Free a place of a key, and offer what may follow."""
+    def free_places(self, keys: list[Key]) -> None:
+        """Free a place of each of these keys, and offer what may follow."""
         self.freed += 1
-        key.places_taken -= 1
-        backlogs = key.backlogs
-        if not backlogs or (len(backlogs) == 1 and not backlogs[0].first):
-            if not key.places_taken:
-                self._forget(key)
-        elif len(backlogs) == 1 and not (self.passes_over or backlogs[0].is_offered or key.places_taken):
-            backlog = backlogs[0]  # what `_offer_backlogs` would do, for the one that follows in the order of its key
-            backlog.is_offered = True
-            heappush(backlog.scheduler.level.returned, backlog.first)
-        else:
-            self._offer_backlogs(key)
+        for key in keys:
+            key.places_taken -= 1
+            backlogs = key.backlogs
+            if not backlogs:
+                if not key.places_taken:
+                    self._forget(key)
+            elif len(backlogs) > 1 or self.passes_over or key.places_taken or not backlogs[0].first:
+                self._offer_backlogs(key)
+            elif not (backlog := backlogs[0]).is_offered:  # it follows in the order of its key
+                backlog.is_offered = True
+                heappush(backlog.scheduler.level.returned, backlog.first)
 
     def release_place(self, level: Level, seq: int, *, is_delayed: bool) -> bool:
         """Release the place of a message that was delivered and waits again; return whether it had one.
@@ -396,7 +397,7 @@ class Keys:
             del self._placed[seq]
             if not is_delayed and seq < level.cursor:
                 self._put_back(self._ensure_backlog(key, level), seq)
-            self.free_place(key)
+            self.free_places([key])
         return True
 
     def delayed(self) -> list[int]:
@@ -404,15 +405,13 @@ class Keys:
         return [seq for seq in self._placed if seq not in self._group.in_flight]
 
     def end(self, seqs: Iterable[int]) -> list[Key]:
-        """End messages that are no longer pending; return the keys to pass to `free_place` once that is on disk."""
+        """End messages that are no longer pending; return the keys to pass to `free_places` once that is on disk."""
         ended = [key for seq in seqs if (key := self._placed.pop(seq, None)) is not None]
         if self.is_in_order and not self.is_fair:
             return ended
         waits = [key for key in ended if self.is_in_order and key.name]
         if len(waits) < len(ended):
-            for key in ended:
-                if not (self.is_in_order and key.name):
-                    self.free_place(key)
+            self.free_places([key for key in ended if not (self.is_in_order and key.name)])
             self._group.reader.wakeups.wake(self._group.name)
         return waits
 
@@ -500,7 +499,7 @@ class Keys:
             self._swept_ms = now_ms
             for key in list(self._table.values()):
                 self._forget(key)
-            self._sweep_at = 2 * len(self._table) + SPARE_MAX
+            self._sweep_at = min(2 * len(self._table) + SPARE_MAX, KEYS_MAX)
         elif not self._rate:  # each is forgotten at once
             self._sweep_at = KEYS_MAX
         return len(self._table) < KEYS_MAX

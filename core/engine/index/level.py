@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop
-from itertools import compress, count, islice
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from curbstone.core.engine.index.keys import GOES, NO_ROOM, WAITS
-from curbstone.core.engine.index.runs import Page, Run, seqs_of
+from curbstone.core.engine.index.runs import FEW, Page, Run, seqs_of
 from curbstone.core.engine.log.format import TriesRecord
 from curbstone.core.headers import key_of
 from curbstone.core.message import Delivery, Message
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 STEPS_AT_ONCE = 2048
 """How many messages a call of `Group.take` may add to backlogs of keys or remove from them."""
-
-_FEW = 12
-"""Up to so many bits, finding them one by one is faster than looking at all."""
-_TRUTH = bytes([byte == ord("1") for byte in range(256)])
 
 IsDead = Callable[[str, Message, int], bool]
 """is_dead(group, message, tries): whether the message must not be delivered any more."""
@@ -345,8 +341,8 @@ def _never(_group: str, _message: Message, _tries: int) -> bool:
 
 def _places(bits: int, most: int) -> list[int]:
     """Return the places of the first bits of a mask, at most `most` of them."""
-    if most > _FEW:
-        return list(islice(compress(count(), bin(bits)[:1:-1].encode().translate(_TRUTH)), most))
+    if most > FEW:
+        return list(islice(seqs_of(0, bits), most))
     places: list[int] = []
     while bits and len(places) < most:
         low = bits & -bits
