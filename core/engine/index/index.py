@@ -155,21 +155,24 @@ class Index:
         if group.keys is not None and len(messages) > 1:  # they may alternate between runs, as some waited for others
             messages = sorted(messages, key=_seq)
         run: Run | None = None
-        mask = size = first = last = 0
+        mask = size = first = last = start = end = 0
         for message in messages:
             seq = message.seq
-            if run is None or not first <= seq <= last:
-                if run is not None:
-                    self.clear_run(group, run, mask, size)
-                run = self.runs.find(seq)
-                mask = size = 0
-                if run is None:
-                    continue
-                first, last = run.first, run.last
-            mask |= 1 << (seq - first)
+            if seq != end or seq > last:  # a stretch ends, and perhaps the run
+                mask |= (1 << end - start) - 1 << start - first
+                start = end = seq
+                if run is None or not first <= seq <= last:
+                    if run is not None:
+                        self.clear_run(group, run, mask, size)
+                    run = self.runs.find(seq)
+                    mask = size = first = last = 0
+                    if run is None:
+                        continue
+                    first, last = run.first, run.last
+            end += 1
             size += ENTRY_BYTES + len(message.headers) + len(message.body)
         if run is not None:
-            self.clear_run(group, run, mask, size)
+            self.clear_run(group, run, mask | (1 << end - start) - 1 << start - first, size)
         self._wakeups.changed()
 
     def clear_seq(self, name: str, seq: int) -> None:

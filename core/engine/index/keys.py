@@ -279,9 +279,9 @@ class Keys:
 
     def take_place(self, backlog: Backlog) -> None:
         """Take a place for the first message of a backlog, because it is delivered."""
-        seq, key = backlog.first, backlog.key
+        key = backlog.key
+        self._place(key, backlog.first)
         self._pop_first(backlog)
-        self._place(key, seq)
         if self._rate:
             self._spend(key)
         if self.is_fair:

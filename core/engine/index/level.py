@@ -14,7 +14,7 @@ from heapq import heappop
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from curbstone.core.engine.index.keys import GOES, NO_ROOM, WAITS
+from curbstone.core.engine.index.keys import NO_ROOM, WAITS
 from curbstone.core.engine.index.runs import FEW, Page, Run, seqs_of
 from curbstone.core.engine.log.format import TriesRecord
 from curbstone.core.headers import key_of
@@ -229,25 +229,26 @@ class Level:
         `is_new`: none of them was delivered before.
         """
         keys = group.keys or group.make_keys() if is_keyed else None
+        is_fair = keys is not None and keys.is_fair
         deliveries, start = taken.deliveries, self.cursor
         for place in seqs_of(0, bits) if bits & (bits + 1) else range(bits.bit_length()):
             if len(deliveries) >= limit or taken.steps <= 0:
                 return False
             message, seq = messages[skip + place], start + place
-            state = WAITS
-            if message is not None:
-                key = key_of(message.headers) if keys is not None else b""
-                state = keys.admit(self, key, seq) if keys is not None and (key or keys.is_fair) else GOES
-                if state == NO_ROOM and keys is not None:
+            if message is None:
+                self.cursor = seq + 1
+                continue
+            if keys is not None and ((key := key_of(message.headers)) or is_fair):
+                state = keys.admit(self, key, seq)
+                if state == NO_ROOM:
                     self.stuck_at = keys.freed
                     return False
+                if state == WAITS:
+                    self.cursor = seq + 1
+                    self._waited = True
+                    taken.steps -= 1
+                    continue
             self.cursor = seq + 1
-            if message is None:
-                continue
-            if state == WAITS:
-                self._waited = True
-                taken.steps -= 1
-                continue
             if is_new:
                 deliveries.append(Delivery(message, 0, message.timestamp_ms))
             elif not group.is_delayed(seq) and not (seq < self.rewound and seq in group.in_flight):
