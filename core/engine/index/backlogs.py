@@ -96,8 +96,9 @@ class Backlog:
     def append(self, seq: int) -> int:
         """Add a message behind all others; return how many entries that takes."""
         spans = self._spans
-        self.first = self.first or seq
-        if len(spans) > self._at and spans[-1] == seq - 1:
+        if not self.first:
+            self.first = seq
+        elif len(spans) > self._at and spans[-1] == seq - 1:
             spans[-1] = seq
             return 0
         spans.append(seq)
@@ -117,7 +118,7 @@ class Backlog:
     def pop(self) -> int:
         """Remove the first message; return how many entries that frees."""
         spans, at, seq, freed = self._spans, self._at, self.first, 0
-        if at < len(spans) and spans[at] == seq:
+        if not self._returned or (at < len(spans) and spans[at] == seq):
             if spans[at + 1] == seq:
                 at += 2
                 freed = 1

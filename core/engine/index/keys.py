@@ -111,7 +111,9 @@ class Keys:
             return WAITS
         if self.is_fair or (self._rate and name and not self._check_rate(key)):
             return self._wait(level, key, seq)
-        self._place(key, seq)
+        self._placed[seq] = key  # as `_place` does it
+        key.places_taken += 1
+        key.last = seq
         if self._rate:
             self._spend(key)
         return GOES
@@ -279,8 +281,10 @@ class Keys:
 
     def take_place(self, backlog: Backlog) -> None:
         """Take a place for the first message of a backlog, because it is delivered."""
-        key = backlog.key
-        self._place(key, backlog.first)
+        key, seq = backlog.key, backlog.first
+        self._placed[seq] = key  # as `_place` does it
+        key.places_taken += 1
+        key.last = seq
         self._pop_first(backlog)
         if self._rate:
             self._spend(key)
@@ -377,7 +381,9 @@ class Keys:
             key.places_taken -= 1
             backlogs = key.backlogs
             if not backlogs:
-                if not key.places_taken:
+                if not key.places_taken and key.bucket is None:
+                    self._table.pop(key.name, None)  # as `_forget` does it
+                elif not key.places_taken:
                     self._forget(key)
             elif len(backlogs) > 1 or self.passes_over or key.places_taken or not backlogs[0].first:
                 self._offer_backlogs(key)
