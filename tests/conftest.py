@@ -39,7 +39,7 @@ FIRST = (
 
 SHARE_JAVA = {
     f"tests/spark/test_{name}.py"
-    for name in ("class_archive", "jobs", "outbox", "secure", "sink", "source", "stream")
+    for name in ("class_archive", "jobs", "kill", "outbox", "secure", "sink", "source", "stream")
 }  # fmt: skip
 """The files that use the fixture `spark`, a Java process which takes long to start: one worker runs all of them."""
 SHARE_BROWSER = "tests/interop_http/"
