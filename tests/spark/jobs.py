@@ -19,8 +19,13 @@ END_S_MAX = 300
 LOOK_S = 0.05
 
 
-def start(*command: str, also: Path | None = None, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """Start a Python program in a process group of its own; `also` is a folder with more packages, `env` is added."""
+def start(
+    *command: str, also: Path | None = None, env: Mapping[str, str] | None = None, reads: bool = False
+) -> subprocess.Popen[str]:
+    """Start a Python program in a process group of its own; `also` is a folder with more packages, `env` is added.
+
+    With `reads` its standard input is a pipe.
+    """
     folders = [str(ROOT), *([str(also)] if also else [])]
     return subprocess.Popen(
         [sys.executable, *command],
@@ -30,6 +35,7 @@ def start(*command: str, also: Path | None = None, env: Mapping[str, str] | None
         | dict(env or {}),
         cwd=ROOT / "tests",
         start_new_session=True,
+        stdin=subprocess.PIPE if reads else None,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
