@@ -487,9 +487,11 @@ class _Varied:
     def varied_in(self, key: bytes) -> bytes:
         """Return the line with the value, and its LF, if a head has all this in common; else nothing."""
         start, end = len(self._before), len(key) - len(self._after)
-        value = key[start:end]
-        if key[:start] != self._before or key[end:] != self._after or len(value) > _VARIED_BYTES_MAX:
+        if not 0 < end - start <= _VARIED_BYTES_MAX:
             return b""
-        if value.isalnum() or (value and value[0] != _SPACE and not value.translate(None, PLAIN)):
+        value = key[start:end]
+        if key[:start] != self._before or key[end:] != self._after:
+            return b""
+        if value.isalnum() or (value[0] != _SPACE and not value.translate(None, PLAIN)):
             return self._name + value + b"\n"
         return b""

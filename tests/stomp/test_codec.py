@@ -288,6 +288,12 @@ def test_varied_headers_are_parsed_like_others(version: str, heads: list[list[by
     assert str(quick.error) == str(thorough.error)
 
 
+def test_a_head_that_is_shorter_than_what_others_have_in_common_is_parsed() -> None:
+    parser = parser_of("1.2")
+    long, short = b"SEND\ndestination:/queue/a\nx-unique:1\nk:v\n\n\0", b"SEND\na:b\n\n\0"
+    assert [head.headers.get("a") for head, *_ in parser.feed(long + short + long)] == [None, "b", None]
+
+
 @given(st.lists(frames(), max_size=6), st.data())
 def test_frames_do_not_depend_on_splitting(made: list[tuple[bytes, Parsed]], data: st.DataObject) -> None:
     wire = b"".join(each for each, _ in made)
