@@ -82,8 +82,21 @@ def test_nack_and_reject_take_effect_at_the_commit(lab: Lab) -> None:
     transaction.ack(peer.consumer, [3])
     assert commit(lab, transaction) is None
     lab.settle()
-    assert queue.counts()[:3] == (0, 0, 1)
+    assert queue.counts()[:3] == (0, 0, 1) and queue.stats.released == 1
     assert lab.bodies("dead") == [numbered(3)[1]]
+    lab.pass_time(5000)
+    assert peer.received[3].mature_ms == lab.host.wall_ms()
+
+
+def test_nack_in_a_transaction_gives_the_message_to_the_next_consumer_at_once(lab: Lab, queue: LocalQueue) -> None:
+    lab.publish(queue, "a")
+    first, second = Peer(lab, queue), Peer(lab, queue)
+    first.consumer.hold()
+    transaction = lab.broker.transaction()
+    transaction.nack(first.consumer, [1])
+    assert commit(lab, transaction) is None
+    lab.settle()
+    assert second.bodies == [b"a"] and second.tries == [1]
 
 
 @pytest.mark.parametrize("queues", [1, 2])

@@ -219,6 +219,15 @@ def test_nack_leaves_the_next_message_as_it_was_after_a_crash(lab: Lab, queue: L
     assert [(each.tries, each.state) for each in found] == [(1, "delayed"), (0, "rdy"), (0, "rdy")]
 
 
+def test_nack_with_the_shortest_delay_waits_for_it(lab: Lab, queue: LocalQueue) -> None:
+    lab.publish(queue, "a")
+    peer = Peer(lab, queue)
+    peer.nack(1, delay_ms=1)
+    assert peer.seqs == [1] and queue.counts()[:3] == (0, 0, 1)
+    lab.pass_time(1)
+    assert peer.seqs == [1, 1]
+
+
 def test_nack_uses_its_own_delay_or_that_of_the_queue(lab: Lab) -> None:
     queue = lab.queue(nack_delay=2.5)
     lab.publish(queue, "a", "b")

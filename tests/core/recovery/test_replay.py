@@ -9,6 +9,7 @@ import pytest
 
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import SEGMENT_BYTES
+from curbstone.core.positions import EARLIEST
 from tests.core.recovery.test_headers import filled, lose_header, put_file
 from tests.kit.lab import Lab, Peer, numbered
 from tests.kit.room_check import check_room
@@ -115,6 +116,18 @@ def test_directory_without_meta_is_removed_only_if_it_holds_no_commit(lab: Lab, 
     lab.restart("kill")
     assert lab.names() == []
     assert (path in lab.disk.names) == (holds != "nothing") == (not lab.broker.health().ok or bool(lab.broker.left))
+
+
+@pytest.mark.parametrize("how", ["kill", "power"])
+def test_group_declared_after_a_start_gets_all_messages_that_name_no_group(
+    lab: Lab, queue: LocalQueue, how: str
+) -> None:
+    lab.publish(queue, "a", "b", ttl_ms=60_000)
+    lab.publish(queue, "c", groups=("other",))
+    lab.restart(how)
+    queue = lab.reopened(queue)
+    error, _info = lab.answer(lambda done: queue.reading.declare("g", EARLIEST, None, done))
+    assert error is None and Peer(lab, queue, group="g").bodies == [b"a", b"b"]
 
 
 def test_file_of_a_first_segment_that_was_never_begun_is_removed(lab: Lab, queue: LocalQueue) -> None:
