@@ -105,12 +105,10 @@ class Requeue:
             return [(options.nack_delay_ms(0, 0) if delay_ms is None else delay_ms, deliveries)]
         return [(options.nack_delay_ms(each.tries, each.message.seq), [each]) for each in deliveries]
 
-    def reject_now(self, group: str, deliveries: list[Delivery], error: str, on_done: Done | None) -> None:
-        """Dead-letter deliveries; `on_done` is called once, when all of them have ended, with the first error."""
+    def reject_now(self, group: str, deliveries: list[Delivery], error: str, on_done: Done) -> None:
+        """Dead-letter deliveries, at least one; `on_done` is called once, when all have ended, with the first error."""
         self._state.stats.rejected += len(deliveries)
-        done = AllDone(on_done, len(deliveries)) if on_done is not None else None
-        if on_done is not None and not deliveries:
-            self._write_queue.when_committed(on_done)
+        done = AllDone(on_done, len(deliveries))
         for delivery in deliveries:
             tries = delivery.tries + 1
             self._dead_letters.begin_move(self._index.group(group), delivery, Reason.REJECT, tries, error, done)

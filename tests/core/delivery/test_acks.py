@@ -295,6 +295,7 @@ def test_lowered_max_tries_applies_to_earlier_tries(lab: Lab, queue: LocalQueue)
     peer.close()
     lab.queue(max_tries=3)
     assert Peer(lab, queue).bodies == [b"b"]
+    assert (queue.stats.dropped, queue.stats.expired) == (1, 0)
 
 
 def test_max_tries_holds_across_restarts(lab: Lab) -> None:

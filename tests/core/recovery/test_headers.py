@@ -180,8 +180,10 @@ def test_ids_skipped_for_an_unreadable_segment_are_no_more_than_its_messages(lab
     assert 3 < seq <= 1 + len(inode.cache) // ENTRY_BYTES
 
 
-def test_sealed_segments_are_closed_after_a_start(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server with thousands of segments would run out of descriptors."""
+@pytest.mark.parametrize("seed", range(4))
+def test_sealed_segments_are_closed_after_a_start(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server with thousands of segments would run out of descriptors. The seed decides how the start can sync."""
+    lab = Lab(seed=seed)
     queue = filled(lab)
     lose_header(lab, queue.log.segments[2].path)
     sealed = [segment.path for segment in queue.log.segments[:-1]]
