@@ -11,7 +11,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import SEGMENT_BYTES
 from curbstone.core.positions import EARLIEST
 from tests.core.recovery.test_headers import filled, lose_header, put_file
-from tests.kit.lab import Lab, Peer, numbered
+from tests.kit.lab import Lab, Peer, message, numbered
 from tests.kit.room_check import check_room
 
 
@@ -128,6 +128,24 @@ def test_group_declared_after_a_start_gets_all_messages_that_name_no_group(
     queue = lab.reopened(queue)
     error, _info = lab.answer(lambda done: queue.reading.declare("g", EARLIEST, None, done))
     assert error is None and Peer(lab, queue, group="g").bodies == [b"a", b"b"]
+
+
+def test_part_of_a_transaction_is_not_taken_again_after_its_segment_was_dropped(lab: Lab) -> None:
+    queues = [lab.queue(name, cap=64 * 1024) for name in ("a", "b")]
+    transaction = lab.broker.transaction()
+    for queue in queues:
+        transaction.publish(queue, message("part"))
+    assert lab.answer(transaction.commit) == (None,)
+    journal = bytes(lab.disk.names["journal"].cache)
+    first = queues[0].log.segments[0]
+    while first in queues[0].log.segments:
+        lab.pop(queues[0])
+        lab.publish(queues[0], b"x" * 1000)
+    lab.pop_all(queues[0])
+    lab.shutdown()
+    lab.load({**lab.contents(), "journal": journal})
+    lab.start(lab.host.wall_ms())
+    assert [lab.bodies(lab.reopened(queue)) for queue in queues] == [[], [b"part"]]
 
 
 def test_file_of_a_first_segment_that_was_never_begun_is_removed(lab: Lab, queue: LocalQueue) -> None:
