@@ -3,7 +3,7 @@
 It runs with that version's own engine, lab and simulated disk, and has the names of the version that is released next.
 The directories of earlier versions were made by earlier versions of this file, which are in the history::
 
-    PYTHONPATH=. python tests/core/recovery/golden.py tests/core/recovery/golden-0.4.0
+    PYTHONPATH=. python tests/core/recovery/golden.py tests/core/recovery/golden-0.5.0
 
 This writes two files. The one that ends with `.tar.gz` has the directory. The one that ends with `.json` has what must
 be found in it: what that version itself found when it started on a copy. `test_golden.py` compares.

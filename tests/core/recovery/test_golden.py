@@ -36,8 +36,8 @@ from tests.kit.room_check import check_room
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
-FIRST, LAST = "0.1.0", "0.4.0"
-ALL = [FIRST, "0a679af", "0.2.0", "0.3.0", LAST]
+FIRST, LAST = "0.1.0", "0.5.0"
+ALL = [FIRST, "0a679af", "0.2.0", "0.3.0", "0.4.0", LAST]
 VERSIONS = pytest.mark.parametrize("version", ALL)
 HOUR_MS = 3_600_000
 
