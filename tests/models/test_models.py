@@ -34,16 +34,21 @@ def explore(model: str, work: Path, *options: str) -> str:
     return subprocess.run(["./pan", "-m200000"], cwd=work, check=True, capture_output=True, text=True).stdout
 
 
+STATES_MIN = {"shared_sync.pml": 100_000, "room_and_cleaner.pml": 100_000}
+"""How many states the search of each model has to visit, so that it is known to have searched something."""
+
+
 @needs_spin
-def test_shared_sync_loses_nothing_that_was_confirmed(tmp_path: Path) -> None:
-    found = explore("shared_sync.pml", tmp_path)
+@pytest.mark.parametrize("model", STATES_MIN)
+def test_model_keeps_its_invariants_in_all_states(tmp_path: Path, model: str) -> None:
+    found = explore(model, tmp_path)
     assert "errors: 0" in found
     assert "max search depth too small" not in found
     states = re.search(r"(\d+) states, stored", found)
-    assert states and int(states[1]) > 100_000, found
+    assert states and int(states[1]) > STATES_MIN[model], found
 
 
 @needs_spin
-@pytest.mark.parametrize("plant", plants("shared_sync.pml"))
-def test_planted_mistake_is_found(tmp_path: Path, plant: str) -> None:
-    assert "errors: 1" in explore("shared_sync.pml", tmp_path, f"-D{plant}")
+@pytest.mark.parametrize(("model", "plant"), [(model, plant) for model in STATES_MIN for plant in plants(model)])
+def test_planted_mistake_is_found(tmp_path: Path, model: str, plant: str) -> None:
+    assert "errors: 1" in explore(model, tmp_path, f"-D{plant}")
