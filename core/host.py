@@ -194,19 +194,19 @@ class AsyncioHost:
             try:
                 job = plan()
             except Exception as error:
-                self._go_on()
+                self._proceed()
                 done(None, error)
                 return
             self._unfinished += 1
             self._put((job, ended))
 
         def ended(result: Any, error: BaseException | None) -> None:
-            self._go_on()
+            self._proceed()
             done(result, error)
 
         def give_up() -> None:
             self._alone = None
-            self._go_on()
+            self._proceed()
             done(None, TimeoutError(f"other work on the disk took longer than {wait_ms} ms"))
 
         given_up = self._loop.call_later(wait_ms / 1000, give_up)
@@ -232,7 +232,7 @@ class AsyncioHost:
         if self._alone is not None and not self._unfinished:
             self._alone()
 
-    def _go_on(self) -> None:
+    def _proceed(self) -> None:
         held, self._held = self._held, None
         for job, done in held or ():
             self.submit(job, done)

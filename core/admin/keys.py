@@ -46,14 +46,14 @@ def count_keys(parts: Parts, limit: int, by_in_flight: bool, group: str, on_done
 
     steps = count_all(parts.index.groups.get(group))
 
-    def go_on(most: int) -> int:
+    def proceed(most: int) -> int:
         taken = sum(1 for _ in islice(steps, most))
         if taken < most:
             answer = state.ended() or KeyList(total, nsmallest(limit, found, key=rank))
             state.host.call_soon(partial(on_done, answer))
         return taken
 
-    state.shared.slices.begin(go_on)
+    state.shared.slices.begin(proceed)
 
 
 def _next_ms(key: Key) -> int:

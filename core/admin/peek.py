@@ -30,7 +30,7 @@ class Peek:
         self._on_done = on_done
         self._found: list[Peeked] = []
 
-    def go_on(self) -> None:
+    def proceed(self) -> None:
         """Walk on until there are enough messages, a run has to be read first, or the turn has lasted long enough."""
         left = LOOKED_AT_ONCE
         while len(self._found) < self._limit:
@@ -38,7 +38,7 @@ class Peek:
             if run is None:
                 break
             if left <= 0:
-                self._state.host.call_soon(self.go_on)
+                self._state.host.call_soon(self.proceed)
                 return
             left -= run.last - run.first
             if run.messages is None:
@@ -46,7 +46,7 @@ class Peek:
                 if refusal is not None:  # the messages of a closed queue are not read any more
                     self._state.host.call_soon(partial(self._on_done, refusal))
                     return
-                self._index.reader.load(run, self.go_on, keeps=False)
+                self._index.reader.load(run, self.proceed, keeps=False)
                 return
             self._look_at(run)
         found = self._found

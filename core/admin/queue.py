@@ -32,7 +32,7 @@ class LocalQueue(Queue):
         self.reading = ReadingGroups(self.parts, self.cleaner, self.meta_writer, self.store)
 
     def peek(self, limit: int, on_done: Peeks, *, after: int = 0, state: str = "", group: str | None = None) -> None:
-        Peek(self.parts, limit, after, state, group, on_done).go_on()
+        Peek(self.parts, limit, after, state, group, on_done).proceed()
 
     def keys(self, limit: int, on_done: FoundKeys, *, by_in_flight: bool = False, group: str = UNNAMED) -> None:
         count_keys(self.parts, limit, by_in_flight, group, on_done)

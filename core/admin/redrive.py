@@ -76,9 +76,9 @@ class Redrive:
             if self._to == self._state.name:
                 raise BadRequest("bad to: the dead letters are in this queue already")
             self._find(self._to)
-        self._go_on()
+        self._proceed()
 
-    def _go_on(self) -> None:
+    def _proceed(self) -> None:
         """Move the next piece of the messages that were taken, or take more, or finish."""
         is_over = self._left <= 0 or (self._to is not None and self._full)
         if self._state.is_closed or is_over:
@@ -105,7 +105,7 @@ class Redrive:
             self._stayed[why] = 1
             return []
         if run.messages is None:
-            self._index.reader.load(run, self._go_on)
+            self._index.reader.load(run, self._proceed)
             return None
         message = run.messages[seq - run.first]
         return [group.seize_ready(message)] if message is not None else []
@@ -117,7 +117,7 @@ class Redrive:
             self._finish(None, is_all=True)
             return
         self._taken.extend(deliveries)
-        self._go_on()
+        self._proceed()
 
     def _move(self) -> None:
         piece: list[Delivery] = []
@@ -140,7 +140,7 @@ class Redrive:
             messages.append((target.name, message))
             piece.append(self._taken.popleft())
         if not piece:
-            self._go_on()
+            self._proceed()
             return
         targets = list(sizes)
 
@@ -184,7 +184,7 @@ class Redrive:
             self._full[targets[0]] = error
         else:
             self._stays(self._taken.popleft(), str(error))
-        self._go_on()
+        self._proceed()
 
     def _stays(self, delivery: Delivery, why: str) -> None:
         self._staying.append(delivery)

@@ -31,16 +31,16 @@ class Slices:
         if not self._is_set:
             self._next_turn()
         elif len(self._waiting) == 1:
-            self._go_on()
+            self._proceed()
 
     def _next_turn(self) -> None:
         self._is_set = bool(self._waiting)
         if self._is_set:
             self._left = STEPS_AT_ONCE
             self._host.call_soon(self._next_turn)
-            self._go_on()
+            self._proceed()
 
-    def _go_on(self) -> None:
+    def _proceed(self) -> None:
         while self._waiting and self._left > 0:
             most = self._left
             done = self._waiting[0](most)

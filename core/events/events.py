@@ -153,7 +153,7 @@ class Fanouts:
         """Publish to the queues of a fanout: at once, if it is not much and no other fanout is under way."""
         self._waiting.append(fanout)
         if len(self._waiting) == 1:
-            self._go_on()
+            self._proceed()
 
     def behind(self, fn: Callable[[], object]) -> None:
         """Call `fn` when everything that was published so far is handed to the queues; at once if it is."""
@@ -170,7 +170,7 @@ class Fanouts:
             else:
                 first()
 
-    def _go_on(self) -> None:
+    def _proceed(self) -> None:
         left = COPIES_AT_ONCE
         while self._waiting:
             first = self._waiting[0]
@@ -179,7 +179,7 @@ class Fanouts:
             else:
                 left -= first.advance(left)
                 if not first.has_begun_all:
-                    self._host.call_soon(self._go_on)
+                    self._host.call_soon(self._proceed)
                     return
             self._waiting.popleft()
 

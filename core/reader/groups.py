@@ -134,7 +134,7 @@ class ReadingGroups:
         """
         stored = self._informing(name, on_done)
 
-        def go_on(error: CurbstoneError | None) -> None:
+        def proceed(error: CurbstoneError | None) -> None:
             """All records of an earlier group of that name are on disk, before the batch from which this one counts."""
             if error is not None or name in self._parts.state.meta.groups:
                 self._change(name, skips, stored, error)
@@ -149,7 +149,7 @@ class ReadingGroups:
             if error is not None:
                 stored(error)
             else:
-                self._parts.write_queue.when_committed(go_on)
+                self._parts.write_queue.when_committed(proceed)
 
         refusal = self._parts.state.refusal()
         if refusal is not None:

@@ -168,7 +168,7 @@ class Application:
         if not self._has_job:
             self._close()
 
-    def go_on(self) -> None:
+    def proceed(self) -> None:
         """Check or read the next piece, unless enough is under way."""
         if self._has_job or self._is_waiting or self._is_over:
             return
@@ -210,7 +210,7 @@ class Application:
 
     def _try_again(self) -> None:
         self._is_waiting = False
-        self.go_on()
+        self.proceed()
 
     def _check(self) -> None:
         check_part(self._disk, self.transaction.directory, self._files[self._checked])
@@ -226,7 +226,7 @@ class Application:
         if self._checked == len(self._files) and self.transaction.trouble:
             self._retry_ms = RETRY_MS
             self.transaction.stuck("")
-        self.go_on()
+        self.proceed()
 
     def _text_of(self, error: BaseException, index: int) -> str:
         if isinstance(error, StagedDamaged):
@@ -276,7 +276,7 @@ class Application:
             self._offset = 0
         for name, messages, size in _together(found):
             self._hand_over(self.targets[name], messages, size)
-        self.go_on()
+        self.proceed()
 
     def _close(self) -> None:
         file, self._file = self._file, None
@@ -323,7 +323,7 @@ class Application:
         if error is not None and target.queue is not None:
             logger.warning("queue %s was deleted: what a committed transaction had for it is dropped", target.name)
             target.queue = None
-        self.go_on()
+        self.proceed()
 
 
 def _together(found: list[FrameMessages]) -> list[FrameMessages]:

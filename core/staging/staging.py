@@ -224,7 +224,7 @@ class Staging:
         self._applications.add(application)
         if self.area.shared.is_stopping:
             application.stop()
-        self.host.call_soon(application.go_on)
+        self.host.call_soon(application.proceed)
 
     def _applied(self, application: Application) -> None:
         """Remember the id of a transaction whose messages are in the queues; only then answer, and remove its files."""
