@@ -1,4 +1,4 @@
-"""The engine as adapters see it: what they may ask of it, as Protocols.
+"""The interface of an engine: the calls that adapters may make, as Protocols.
 
 An adapter uses these Protocols, the values that go through them (`core.values`, `core.positions`, `core.frames`,
 `core.message`, `core.batches`, `core.names`, `core.options`, `core.headers`, `core.stats`, `core.traffic`,
@@ -71,7 +71,7 @@ class Consumer(Protocol):
 
     @property
     def unsettled(self) -> Mapping[int, Delivery]:
-        """The deliveries that are not settled, by seq, in the order in which they came."""
+        """The deliveries that are not settled, by seq, in order of delivery."""
 
     def when_open(self, on_open: Callable[[], None]) -> None:
         """Call back when the consumer gets everything that is published from then on; at once if it does already."""
@@ -82,25 +82,25 @@ class Consumer(Protocol):
     def nack(
         self, seqs: Sequence[int], delay_ms: int | None = None, error: str = "", on_done: Done | None = None
     ) -> None:
-        """Give deliveries back to their place. They are ready after `delay_ms`, or if None the queue's `nack_delay`."""
+        """Requeue deliveries. They are ready again after `delay_ms`, or if it is None after the option `nack_delay`."""
 
     def reject(self, seqs: Sequence[int], error: str = "", on_done: Done | None = None) -> None:
         """Send deliveries to the dead-letter queue, or drop them if there is none."""
 
     def resize(self, window: int) -> None:
-        """Change how many deliveries may be unsettled. If more are, they stay, and no others are delivered."""
+        """Change how many deliveries may be unsettled. While more are, no others are delivered."""
 
     def hold(self) -> None:
-        """Stop deliveries for a while, because the client's buffer is full."""
+        """Deliver nothing until `resume`, because the client's buffer is full."""
 
     def resume(self) -> None:
-        """Continue after `hold`."""
+        """Resume deliveries after `hold`."""
 
     def pause(self) -> None:
-        """End deliveries. Those that are unsettled stay and can still be settled."""
+        """Deliver nothing any more. Unsettled deliveries stay and can still be settled."""
 
     def close(self) -> None:
-        """End the consumer. Unsettled deliveries go back to their place, with one more try."""
+        """End the consumer, and requeue its unsettled deliveries with one more try."""
 
 
 class Queue(Protocol):
@@ -112,7 +112,7 @@ class Queue(Protocol):
 
     @property
     def uid(self) -> str:
-        """The id of this life of the queue. A queue that is made again under the same name has another."""
+        """The id of this queue. A queue that is created later under the same name has another."""
 
     @property
     def options(self) -> QueueOptions:
@@ -124,7 +124,7 @@ class Queue(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is gone."""
+        """Whether the queue was deleted, or its engine has stopped."""
 
     @property
     def stats(self) -> Stats:
@@ -231,7 +231,7 @@ class Queue(Protocol):
         """Let leases end `duration_ms` from now; `on_done(error, stale tokens)`."""
 
     def give_back(self, leases: list[Lease]) -> None:
-        """End leases that no client has seen. No try is counted."""
+        """End leases that no client has received. No try is counted."""
 
     def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
         """Settle a message of the unnamed group, in whatever state it is. `on_done` gets whether it was there.
@@ -288,9 +288,9 @@ class Queue(Protocol):
         """
 
     def undo(self, request: UndoRequest, on_done: Undoing) -> None:
-        """Bring back messages that were acked, popped or purged, as far as they are still in the log.
+        """Restore messages that were acked, popped or purged, as far as they are still in the log.
 
-        The `members` of an error say how many have returned.
+        The `members` of an error have the number of messages that were restored.
         """
 
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
@@ -303,7 +303,7 @@ class Queue(Protocol):
 
 
 class Transaction(Protocol):
-    """Collects publishes and settles. Nothing happens before `commit`; to abort, just drop it."""
+    """Collects publishes and settles. Nothing happens before `commit`; to abort, drop the object."""
 
     def publish(self, queue: Queue, message: Message) -> None:
         """Add a publish to a queue of the same engine."""
@@ -333,7 +333,7 @@ class Broker(Protocol):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Those of the parts that an engine may lack that this one has."""
+        """The optional parts that this engine has."""
 
     @property
     def defaults(self) -> QueueOptions:
@@ -364,7 +364,7 @@ class Broker(Protocol):
 
     @property
     def past(self) -> Stats:
-        """Counts of what has happened, since the start, in queues that are gone."""
+        """Counts of what has happened, since the start, in queues that have been deleted."""
 
     # --- queues
 
@@ -416,13 +416,13 @@ class Broker(Protocol):
         """Replace all bindings of a queue at once. Those to events that were bound before keep their filters."""
 
     def occupy(self, name: QueueName, events: frozenset[str], unused_s: float | None, on_done: Done) -> None:
-        """Like `rebind`; also note after how many seconds without a consumer the queue shall go, None for never."""
+        """Like `rebind`; also set after how many seconds without a consumer the queue is deleted, None for never."""
 
     def bindings(self, name: QueueName) -> Mapping[str, str]:
-        """Return the events bound to a queue, each with its filter, which may be empty; raise NoSuchQueue."""
+        """Return the events that a queue is bound to, each with its filter, which may be empty; raise NoSuchQueue."""
 
     def unused_s(self, name: QueueName) -> float | None:
-        """Return after how many seconds without a consumer a queue shall go, or None; raise NoSuchQueue."""
+        """Return after how many seconds without a consumer a queue is deleted, or None; raise NoSuchQueue."""
 
     def publish_event(
         self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
@@ -435,19 +435,19 @@ class Broker(Protocol):
         """
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
-        """Publish to another connection's private queue; return False if that connection is gone.
+        """Publish to another connection's private queue; return False if that connection has ended.
 
         It fails only if the disk does. A requester that does not read its answers loses them, but must not end the
         connection of the service that answers all clients.
         """
 
-    # --- the whole
+    # --- the engine
 
     def transaction(self) -> Transaction:
         """Return a new transaction."""
 
     def health(self) -> Health:
-        """Return whether all is well, and if not, why."""
+        """Return whether the engine is healthy, and if not, why."""
 
     def shutdown(self, on_done: Callable[[], None]) -> None:
         """Refuse new publishes, finish what is under way, then end the consumers."""
