@@ -344,6 +344,7 @@ class Commit:
             self.reserve = self.reserve_to
         except OSError:
             file.truncate(held)
+            file.sync()  # else, after a power cut, what was written of it would count against the cap
             raise
         finally:
             file.close()

@@ -109,7 +109,8 @@ class Replay:
         log.log_start = start
         self._set_aside(chain)
         if not self._state.shared.is_synced:
-            self._sync(segments)
+            reserve = [reserve_path(log.directory)] if RESERVE_NAME in chain.names else []
+            self._sync([*(segment.path for segment in segments), *reserve])
         log.recovered(segments, chain.newest_number)
         if log.is_above_cap:
             self._cut(segments[-1:])
@@ -124,14 +125,14 @@ class Replay:
         for group in self._index.groups.values():
             group.lose_records(segment)
 
-    def _sync(self, segments: list[Segment]) -> None:
+    def _sync(self, paths: list[str]) -> None:
         """Make what a killed process has written durable, because it counts from here on.
 
-        Its batches may be in the system's memory alone. It may also have cut older segments, even if that returned an
-        error, and a power cut would undo it.
+        Its batches may be in the system's memory alone. It may also have cut older segments and the reserve, even if
+        that returned an error, and a power cut would undo it.
         """
-        for segment in segments:
-            file = self._log.disk.open(segment.path)
+        for path in paths:
+            file = self._log.disk.open(path)
             file.sync()
             file.close()
         self._log.disk.sync_dir(self._log.directory)

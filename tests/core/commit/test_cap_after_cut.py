@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from curbstone.core.engine.log.commit import reserve_path
 from tests.kit.lab import Lab, Peer, message
 
 CAP = 64 * 1024
@@ -50,3 +51,17 @@ def test_unsynced_truncation_is_durable_after_the_next_start(
         file.truncate(segment.size)  # and the process is killed before it syncs that
     lab.restart("kill")
     assert [lab.disk.names[segment.path].most_bytes for segment in sealed] == [segment.size for segment in sealed]
+
+
+def test_unsynced_truncation_of_the_reserve_is_durable_after_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(cap=CAP)
+    monkeypatch.setattr(lab.disk, "sync_all", lambda _path: False)
+    queue = lab.queue("q", cap=CAP)
+    lab.publish(queue, b"x")
+    path = reserve_path(queue.log.directory)
+    file = lab.disk.open(path, create=True)
+    file.write(0, [bytes(5000)])
+    file.sync()
+    file.truncate(0)
+    lab.restart("kill")
+    assert lab.disk.names[path].most_bytes == lab.reopened(queue).log.reserve == 0

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from curbstone.core.engine.log.commit import reserve_path
 from curbstone.core.errors import QueueFull
 from curbstone.core.options import MIB
 from tests.core.commit.test_faults import start, used
@@ -158,3 +159,17 @@ def test_settle_reserve_is_used_after_a_restart_on_a_full_disk() -> None:
         (error,) = lab.answer(lambda done: peer.consumer.ack([min(peer.consumer.unsettled)], done))
         assert error is None
     assert len(peer.received) == 3000
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_reserve_that_found_no_room_does_not_return_with_a_power_cut(seed: int) -> None:
+    """What had been written of it was cut off, but not durably, and did not count against the cap."""
+    lab = Lab(seed=seed, cap=2 * MIB)
+    queue = lab.queue()
+    lab.publish(queue, *numbered(200, 100))
+    path = reserve_path(queue.log.directory)
+    assert path not in lab.disk.names
+    lab.disk.capacity = used(lab) + 20_000
+    ((error, _, _),) = lab.publish_answers(queue, [message(b"x" * 100) for _ in range(100)], atomic=True)
+    assert isinstance(error, QueueFull)
+    assert lab.disk.names[path].most_bytes == queue.log.reserve == 0
