@@ -180,3 +180,18 @@ def test_id_of_a_copied_message_is_not_used_again_although_no_header_is_left(lab
     queue = lab.reopened(queue)
     assert lab.bodies(queue) == numbered(1, 400)
     assert lab.publish(queue, "next")[0] > 1
+
+
+def test_a_segment_whose_name_was_not_synced_before_a_kill_survives_a_power_cut_after_the_start(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lab.disk, "sync_all", lambda path: False)  # a system that can't sync a whole file system
+    queue = filled(lab)
+    before = lab.bodies(queue)
+    path = queue.log.active.path
+    lab.disk.changes.append(("create", path, lab.disk.durable_names.pop(path)))
+    lab.restart("kill")
+    assert lab.bodies(lab.reopened(queue)) == before
+    lab.disk.changes.clear()
+    lab.restart("power")
+    assert lab.bodies(lab.reopened(queue)) == before
