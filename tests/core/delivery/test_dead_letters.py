@@ -176,6 +176,28 @@ def test_a_message_that_waits_to_be_dead_lettered_can_be_settled(lab: Lab) -> No
     assert lab.bodies(dead) == [b"two"] and sum(queue.counts()[:3]) == 0
 
 
+@pytest.mark.parametrize("is_consumed", [True, False])
+def test_more_dead_letters_than_are_tried_at_once_are_moved_and_not_delivered(is_consumed: bool) -> None:
+    """With a consumer, those that are not tried yet are found when messages are delivered."""
+    lab = Lab(cap=8 * 1024 * KIB)
+    dead = lab.queue("dead", publish_paused=True)
+    queue = lab.queue("a", dead_letter="dead")
+    bodies = numbered(250, 100)
+    lab.publish(queue, *bodies)
+    peer = Peer(lab, queue)
+    peer.consumer.reject(peer.seqs, "not today")
+    lab.settle()
+    assert queue.counts()[:3] == (0, 0, 250)
+    if not is_consumed:
+        peer.close()
+    dead.store(dead.meta.with_options({"publish_paused": False}, 0), lambda _error: None)
+    lab.pass_time(6000)
+    assert peer.bodies == bodies and not peer.consumer.unsettled and sum(queue.counts()[:3]) == 0
+    moved = [headers.decode(found.message.headers) for found in lab.peek(dead)]
+    assert sorted(lab.bodies(dead)) == sorted(bodies)
+    assert {(each["x-dead-reason"], each["x-dead-error"]) for each in map(dict, moved)} == {("rejected", "not today")}
+
+
 def test_many_rejects_take_few_transactions_and_keep_their_order() -> None:
     """Each took one of its own, so that 10,000 kept the server busy for minutes."""
     lab = Lab(cap=8 * 1024 * KIB)
