@@ -1,3 +1,3 @@
 """Curbstone: a small durable message queue."""
 
-__version__ = "0.5.0"
+__version__ = "0.5.1"

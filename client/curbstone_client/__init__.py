@@ -25,7 +25,7 @@ from curbstone_client.errors import (
 )
 from curbstone_client.publishing import Stored
 
-__version__ = "0.5.0"
+__version__ = "0.5.1"
 
 __all__ = [
     "Batch",
