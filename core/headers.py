@@ -64,14 +64,17 @@ def decode(block: bytes) -> list[tuple[str, str]]:
     return [(unescape(name), unescape(value)) for name, _, value in pairs]
 
 
+def find_value(block: bytes, mark: bytes) -> bytes | None:
+    """Return the value, still escaped, of the first line that begins with `mark`, or None if there is none."""
+    before, found, rest = block.partition(mark)  # `find` takes twice as long in CPython, which parses its arguments
+    if before and before[-1] != _NEWLINE:
+        _, found, rest = block.partition(b"\n" + mark)
+    return rest.partition(b"\n")[0] if found else None
+
+
 def key_of(block: bytes) -> bytes:
     """Return the ordering key in a block, or b"" if there is none."""
-    before, found, rest = block.partition(KEY_MARK)  # `find` takes twice as long in CPython, which parses its arguments
-    if before and before[-1] != _NEWLINE:
-        _, found, rest = block.partition(b"\n" + KEY_MARK)
-    if not found:
-        return b""
-    key = rest.partition(b"\n")[0]
+    key = find_value(block, KEY_MARK) or b""
     return unescape(key.decode("utf-8", "replace")).encode() if _BACKSLASH in key else key
 
 
