@@ -64,8 +64,8 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_python_client_of_openapi_generator_publishes_bytes(generated: Path, server: ServerProcess) -> None:
     """Bytes were sent as JSON, which they are not, because the contract had a type with "json" in its name, too."""
     (generated / "python" / "example.py").write_text(PYTHON, encoding="utf-8")
-    said = run(tool("python"), "example.py", server.url, cwd=generated / "python")
-    assert said.splitlines() == ["['AP8=', 'text']", "2", "20971520"]
+    printed = run(tool("python"), "example.py", server.url, cwd=generated / "python")
+    assert printed.splitlines() == ["['AP8=', 'text']", "2", "20971520"]
 
 
 def test_the_typescript_client_of_openapi_generator_compiles_and_publishes(

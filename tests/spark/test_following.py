@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,16 @@ class Query:
                 self.rows += [f"{row['queue']} {row['seq']}" for row in batch.to_pylist()]
         self.committed = len(self.offsets)
 
-    def run(self, **options: object) -> None:
-        """Start, and take what there is."""
+    def run(self, **options: object) -> list[int]:
+        """Start, and take what there is; return how many rows each new batch has."""
         self.start(**options)
         if self.committed < len(self.offsets):
             self.run_batch()
+        ends = [len(self.rows)]
         while self.plan():
             self.run_batch()
+            ends.append(len(self.rows))
+        return [after - before for before, after in pairwise(ends)]
 
     def gaps(self) -> list[tuple[str, int, int | None, int | None, int]]:
         found = [gap for offset in self.offsets for gap in gaps_in(offset)]
@@ -289,12 +293,7 @@ def test_batch_is_limited_by_bytes(stocked: ServerProcess, queues: str) -> None:
     for queue in queues.split(","):
         publish(stocked.url, f"shop/{queue}", ["x" * 3000] * 200)
     query = Query(stocked, queues=queues, maxBytesPerTrigger=200_000)
-    query.start()
-    sizes = []
-    while query.plan():
-        before = len(query.rows)
-        query.run_batch()
-        sizes.append(len(query.rows) - before)
+    sizes = query.run()
     assert sorted(query.rows) == sorted([row for queue in queues.split(",") for row in rows(f"shop/{queue}", 1, 270)])
     assert max(sizes) < 150, "70 small ones, and then about 64 of each batch"
 
@@ -357,12 +356,7 @@ def test_a_second_query_of_the_same_group_ends_the_first(stocked: ServerProcess)
 
 def test_several_queues_share_a_batch(stocked: ServerProcess) -> None:
     query = Query(stocked, queues="a,b", maxOffsetsPerTrigger=70)
-    query.start()
-    sizes = []
-    while query.plan():
-        before = len(query.rows)
-        query.run_batch()
-        sizes.append(len(query.rows) - before)
+    sizes = query.run()
     assert sizes == [70, 70]
     assert sorted(query.rows) == sorted(rows(A, 1, 70) + rows(B, 1, 70))
 
